@@ -1,0 +1,19 @@
+"""Diffusion processes: pure functions that corrupt, score and reverse, and the times they look at."""
+
+from dlm_jax.processes.draws import categorical
+from dlm_jax.processes.draws import categorical_by_row
+from dlm_jax.processes.masked import MaskedProcess
+from dlm_jax.processes.times import SAMPLERS
+from dlm_jax.processes.times import TimeSampler
+from dlm_jax.processes.times import make_sampler
+from dlm_jax.processes.times import sample_times
+
+__all__ = [
+    "SAMPLERS",
+    "MaskedProcess",
+    "TimeSampler",
+    "categorical",
+    "categorical_by_row",
+    "make_sampler",
+    "sample_times",
+]
