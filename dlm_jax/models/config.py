@@ -41,8 +41,8 @@ class TransformerConfig:
       qk_norm: root-mean-square norm of each query and key head.
       dropout: probability of dropping an entry after attention, feed-forward and embedding.
       attention_dropout: probability of dropping an attention weight.
-      time_conditioning: ``none``, ``adaln`` (shift, scale and gate in every block) or ``add`` (added
-        to the input).
+      time_conditioning: ``none``, ``adaln`` (shift, scale and gate in every block) or ``add``
+        (added to the input).
       time_features: width of the sinusoidal features of time, even.
       mask_id: id of [MASK]; needed by the next two switches.
       mask_embedding: add a learned vector at [MASK] positions.

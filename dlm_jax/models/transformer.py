@@ -158,12 +158,16 @@ class Transformer(nn.Module):
 
     def head(self, hidden: Float[Array, "*N D"]) -> Float[Array, "*N V"]:
         """Logits, float32, for hidden states at any chosen positions."""
-        config = self.config
-        kernel = self.embedding.T if config.tied_embeddings else self.output_kernel
-        dtype = jnp.dtype(config.dtype)
+        dtype = jnp.dtype(self.config.dtype)
         return jnp.matmul(
-            hidden.astype(dtype), kernel.astype(dtype), preferred_element_type=jnp.float32
+            hidden.astype(dtype),
+            self.output_projection().astype(dtype),
+            preferred_element_type=jnp.float32,
         )
+
+    def output_projection(self) -> Float[Array, "D V"]:
+        """Kernel of the output projection: the transposed embedding where they are tied."""
+        return self.embedding.T if self.config.tied_embeddings else self.output_kernel
 
     def _condition(self, time: Time | None) -> Array | None:
         if self.config.time_conditioning == "none":

@@ -1,4 +1,4 @@
-"""Diffusion processes: pure functions that corrupt, score and reverse, and the times they look at."""
+"""Diffusion processes as pure functions, and the times that training looks at."""
 
 from dlm_jax.processes.draws import categorical
 from dlm_jax.processes.draws import categorical_by_row

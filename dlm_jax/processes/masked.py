@@ -12,6 +12,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool
 from jaxtyping import Float
 from jaxtyping import Int
 
@@ -83,8 +84,12 @@ class MaskedProcess:
 
     def ban(self, logits: Float[Array, "*N V"]) -> Float[Array, "*N V"]:
         """Set the columns that the prediction must never give to -inf."""
-        column = jnp.arange(logits.shape[-1])
-        return jnp.where((column == self.mask_id) | (column >= self.vocab_size), -jnp.inf, logits)
+        return jnp.where(self.banned(logits.shape[-1]), -jnp.inf, logits)
+
+    def banned(self, columns: int) -> Bool[Array, " V"]:
+        """Which columns of the logits the prediction must never give."""
+        column = jnp.arange(columns)
+        return (column == self.mask_id) | (column >= self.vocab_size)
 
     def cross_entropy(
         self, logits: Float[Array, "*N V"], targets: Int[Array, "*N"]

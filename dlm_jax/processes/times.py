@@ -1,7 +1,7 @@
 """Samplers of the diffusion time: where in [0, 1] the training loss looks.
 
-Every sampler draws from a density g over (0, 1] and returns the weight 1 / g beside the time, so the
-expected weighted loss is the NELBO whichever sampler is used; they differ in variance.
+Every sampler draws from a density g over (0, 1] and returns the weight 1 / g beside the time, so
+the expected weighted loss is the NELBO whichever sampler is used; they differ in variance.
 """
 
 import dataclasses
