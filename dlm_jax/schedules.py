@@ -6,6 +6,7 @@ its ratio, because the loss weight divides by it and ``1 - alpha`` in float32 ha
 near t = 0. Schedules of papers that run backwards are turned round here.
 """
 
+import ast
 import dataclasses
 import math
 from collections.abc import Callable
@@ -233,7 +234,7 @@ class Schedule:
         return -self.ratio_prime(t)
 
     def inverse(self, alpha: Array) -> Array:
-        """Time at which a token survives with probability alpha; alphas never reached are clipped."""
+        """Time at which alpha is reached; alphas outside the schedule's range are clipped to it."""
         low, high = self.ratio_range
         ends = _CURVES[self.name].ratio(jnp.array([0.0, 1.0]), *self.parameters)
         ratio = jnp.clip((1 - alpha - low) / (high - low), ends[0], ends[1])
@@ -262,6 +263,39 @@ def make(
     values = tuple(float(parameters.get(key, default)) for key, default in known.items())
     low, high = ratio_range
     return Schedule(name=name, parameters=values, ratio_range=(float(low), float(high)))
+
+
+def parse(text: str, *, ratio_range: tuple[float, float] = (0.0, 1.0)) -> Schedule:
+    """Build a schedule from text such as ``cosine`` or ``polynomial(power=3)``.
+
+    Args:
+      text: a name of :data:`SCHEDULES`, with its parameters as keywords in brackets if wanted.
+      ratio_range: smallest and largest mask ratio.
+
+    Raises:
+      ValueError: if the text is of no such form, or :func:`make` refuses it.
+    """
+    form = (
+        f"schedule {text!r} must be a name or name(parameter=number, ...), as polynomial(power=3)"
+    )
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError as error:
+        raise ValueError(form) from error
+    if isinstance(tree, ast.Name):
+        return make(tree.id, ratio_range=ratio_range)
+    if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Name) or tree.args:
+        raise ValueError(form)
+    parameters: dict[str, float] = {}
+    for keyword in tree.keywords:
+        try:
+            value = ast.literal_eval(keyword.value)
+        except ValueError as error:
+            raise ValueError(form) from error
+        if keyword.arg is None or isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(form)
+        parameters[keyword.arg] = float(value)
+    return make(tree.func.id, ratio_range=ratio_range, **parameters)
 
 
 SPACINGS = ("uniform", "cosine")

@@ -5,9 +5,7 @@ import gzip
 import numpy as np
 
 
-def unigram_bits_per_byte(
-    train_counts: np.ndarray, counts: np.ndarray, text_bytes: int
-) -> float:
+def unigram_bits_per_byte(train_counts: np.ndarray, counts: np.ndarray, text_bytes: int) -> float:
     """Code length of a text under the token frequencies of the training split.
 
     Args:

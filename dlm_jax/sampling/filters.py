@@ -1,7 +1,7 @@
 """Filters that shape a token's law before it is drawn: temperature, min-p, top-k and top-p.
 
-Order of application: temperature, then min-p, top-k, top-p (that of vLLM). The vocabulary is
-sorted only when the likeliest 64 tokens do not settle a row: a full sort costs a hundred times more.
+Order of application: temperature, then min-p, top-k, top-p (that of vLLM). The vocabulary is sorted
+only when the likeliest 64 tokens do not settle a row: a full sort costs a hundred times more.
 """
 
 from typing import NamedTuple
@@ -24,7 +24,7 @@ _FEW = 64
 
 
 class Filters(NamedTuple):
-    """Numbers of the filters, each a scalar or one for each row; all may change without recompiling.
+    """Numbers of the filters, each a scalar or one for each row; traced, so free to change.
 
     Attributes:
       temperature: divides the logits; below 1e-5 the likeliest token is taken.
