@@ -19,7 +19,7 @@ def load_config(path: str) -> ml_collections.ConfigDict:
     """Run ``get_config()`` of a Python file and add the defaults it leaves out.
 
     Raises:
-      ValueError: if there is no such file, it has no ``get_config``, or that returns something else.
+      ValueError: if there is no such file, or it has no ``get_config`` that returns a config.
     """
     file = Path(path)
     if not file.is_file() or file.suffix != ".py":

@@ -5,8 +5,8 @@ For masked diffusion the integral over time has a closed form over the number k 
 
     NELBO = n E_{k ~ U{1..n}} (1 / k) E_{|M| = k} sum_{i in M} -log p(x_i | x_t).
 
-It has the expectation of the continuous-time bound and far less variance than drawing t: none at all
-for a predictor that does not look at its input.
+It has the expectation of the continuous-time bound and far less variance than drawing t: none at
+all for a predictor that does not look at its input.
 """
 
 from collections.abc import Callable

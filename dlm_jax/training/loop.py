@@ -100,67 +100,43 @@ def train(
     Raises:
       NonFiniteError: if a step gave NaN or infinity. Its batch is kept and no checkpoint touched.
     """
-    first = int(state.step)
-    window = _Window(rates)
-    pending: tuple[int, dict, dict] | None = None
-    bound: Bound | None = None
-    saved = first
+    log = _Log(training, reporter, rates, workdir, store)
+    saved = first = int(state.step)
 
-    def settle() -> None:
-        nonlocal pending
-        if pending is not None:
-            step, metrics, batch = pending
-            pending = None
-            values = {name: np.asarray(value) for name, value in metrics.items()}
-            if not values["finite"]:
-                raise NonFiniteError(_keep_batch(workdir, step, batch, values, store))
-            window.add(values)
-            if step % training.log_every == 0 or step == training.steps:
-                reporter.train(step, window.flush())
-
-    def save(step: int, metrics: dict[str, float] | None) -> None:
+    def save(step: int, bound: Bound | None) -> None:
         nonlocal saved
         if saved != step:
+            metrics = None if bound is None else {BEST_METRIC: bound.nats_per_token}
             store.save(step, state, data=batches.state(), meta=meta, metrics=metrics)
             saved = step
+
+    def validate(step: int, whole: bool) -> Bound | None:
+        bound = evaluate(state.params if state.ema is None else state.ema, whole)
+        if bound is not None:
+            reporter.evaluation(step, _bound_metrics(bound))
+        return bound
 
     for step in range(first + 1, training.steps + 1):
         if stop.requested:
             break
         started = time.perf_counter()
         batch = next(batches)
-        window.waited(time.perf_counter() - started)
+        log.waited(time.perf_counter() - started)
         state, metrics = train_step(state, batch, key)
-        settle()
-        pending = (step, metrics, batch)
+        log.dispatched(step, metrics, batch)
         reporter.step(step)
-        last = step == training.steps
-        if not last and step % evaluation.every == 0:
-            settle()
-            bound = evaluate(_averaged(state), False)
-            if bound is not None:
-                reporter.evaluation(step, _bound_metrics(bound))
-            window.restart()
-        if not last and step % training.checkpoint_every == 0:
-            settle()
-            fresh = bound is not None and step % evaluation.every == 0
-            save(step, {BEST_METRIC: bound.nats_per_token} if bound and fresh else None)
-            window.restart()
-    settle()
-    if stop.requested:
-        save(int(state.step), None)
-        store.wait()
-        return Outcome(state=state, bound=None, finished=False)
-    bound = evaluate(_averaged(state), True)
-    if bound is not None:
-        reporter.evaluation(training.steps, _bound_metrics(bound))
-    save(training.steps, {BEST_METRIC: bound.nats_per_token} if bound else None)
+        due = step < training.steps
+        if due and (step % evaluation.every == 0 or step % training.checkpoint_every == 0):
+            log.settle()
+            bound = validate(step, False) if step % evaluation.every == 0 else None
+            if step % training.checkpoint_every == 0:
+                save(step, bound)
+            log.restart()
+    log.settle()
+    bound = None if stop.requested else validate(training.steps, True)
+    save(int(state.step), bound)
     store.wait()
     return Outcome(state=state, bound=bound, finished=bound is not None)
-
-
-def _averaged(state: TrainState) -> Any:
-    return state.params if state.ema is None else state.ema
 
 
 def _bound_metrics(bound: Bound) -> dict[str, float]:
@@ -171,11 +147,23 @@ def _bound_metrics(bound: Bound) -> dict[str, float]:
     }
 
 
-class _Window:
-    """Sums of metrics between two log lines."""
+class _Log:
+    """Fetches metrics one step late, guards against NaN, and averages them between log lines."""
 
-    def __init__(self, rates: Callable[[float], Mapping[str, float]]) -> None:
+    def __init__(
+        self,
+        training: TrainingSpec,
+        reporter: Reporter,
+        rates: Callable[[float], Mapping[str, float]],
+        workdir: Path,
+        store: CheckpointStore,
+    ) -> None:
+        self._training = training
+        self._reporter = reporter
         self._rates = rates
+        self._workdir = workdir
+        self._store = store
+        self._pending: tuple[int, dict, dict] | None = None
         self._rows: list[dict[str, np.ndarray]] = []
         self.restart()
 
@@ -187,14 +175,30 @@ class _Window:
         self._data_wait = 0.0
 
     def waited(self, seconds: float) -> None:
+        """Count time spent waiting for data."""
         self._data_wait += seconds
 
-    def add(self, values: dict[str, np.ndarray]) -> None:
+    def dispatched(self, step: int, metrics: dict, batch: dict) -> None:
+        """Take in the metrics of a step just dispatched, after fetching those of the one before."""
+        self.settle()
+        self._pending = (step, metrics, batch)
+
+    def settle(self) -> None:
+        """Fetch what is pending; raises NonFiniteError for a step that went wrong."""
+        if self._pending is None:
+            return
+        step, metrics, batch = self._pending
+        self._pending = None
+        values = {name: np.asarray(value) for name, value in metrics.items()}
+        if not values["finite"]:
+            raise NonFiniteError(_keep_batch(self._workdir, step, batch, values, self._store))
         self._rows.append(values)
         self._timed += 1
         self._tokens += float(values["tokens"])
+        if step % self._training.log_every == 0 or step == self._training.steps:
+            self._reporter.train(step, self._flush())
 
-    def flush(self) -> dict[str, float | list[float]]:
+    def _flush(self) -> dict[str, float | list[float]]:
         seconds = max(time.perf_counter() - self._started, 1e-9)
         tokens = np.array([row["tokens"] for row in self._rows])
         result: dict[str, float | list[float]] = {
