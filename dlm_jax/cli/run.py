@@ -16,6 +16,7 @@ from dlm_jax.data import Tokenizer
 from dlm_jax.data import load_tokenizer
 from dlm_jax.models import Transformer
 from dlm_jax.processes import MaskedProcess
+from dlm_jax.typing import PRNGKey
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,7 +43,7 @@ class Run:
             raise ValueError(f"--checkpoint={checkpoint} must be latest, best or a step number")
         return restore_params(
             self.path / CHECKPOINTS,
-            jax.eval_shape(lambda: init_params(self.model, 0)),
+            jax.eval_shape(lambda: init_params(self.model, jax.random.key(0))),
             step=int(checkpoint) if checkpoint.isdigit() else checkpoint,
             ema=ema and self.experiment.training.ema_decay is not None,
         )
@@ -67,7 +68,6 @@ def build(experiment: Experiment, tokenizer: Tokenizer) -> tuple[Transformer, Ma
     return Transformer(experiment.model.build(**ids)), experiment.masked_process(**ids)
 
 
-def init_params(model: Transformer, seed: int) -> Any:
+def init_params(model: Transformer, key: PRNGKey) -> Any:
     """Fresh parameters, compiled as one program."""
-    tokens = jnp.zeros((1, 8), jnp.int32)
-    return jax.jit(model.init)(jax.random.key(seed), tokens, jnp.ones((1,)))
+    return jax.jit(model.init)(key, jnp.zeros((1, 8), jnp.int32), jnp.ones((1,)))

@@ -33,8 +33,6 @@ from dlm_jax.training.loop import BEST_METRIC
 from dlm_jax.training.preemption import StopRequest
 from dlm_jax.training.report import Reporter
 
-_INIT, _TRAIN, _EVALUATE = 0, 1, 2  # named streams of the run's seed
-
 
 def run_training(config: ml_collections.ConfigDict, workdir: str, *, restart: bool = False) -> int:
     """Train, or go on with, the run of a config.
@@ -93,10 +91,8 @@ def _train(
     training = experiment.training
     model, process = build(experiment, prepared.tokenizer)
     optimizer = make_optimizer(experiment.optimizer)
-    streams = jax.random.split(jax.random.key(experiment.seed), 3)
-    state = init_state(
-        init_params(model, streams[_INIT]), optimizer, ema=training.ema_decay is not None
-    )
+    key_init, key_train, key_evaluate = jax.random.split(jax.random.key(experiment.seed), 3)
+    state = init_state(init_params(model, key_init), optimizer, ema=training.ema_decay is not None)
     batches = Batches(prepared.train, batch_size=training.batch_size, seed=experiment.seed)
     try:
         if store.latest() is not None:
@@ -109,9 +105,7 @@ def _train(
             dropout=bool(model.config.dropout or model.config.attention_dropout),
             learning_rate=learning_rate_schedule(experiment.optimizer),
         )
-        validation = Validation(
-            model, process, prepared, experiment.evaluation, streams[_EVALUATE], stop
-        )
+        validation = Validation(model, process, prepared, experiment.evaluation, key_evaluate, stop)
         parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
         reporter.message(
             f"model: {parameters:,} parameters on {jax.device_count()} "
@@ -127,7 +121,7 @@ def _train(
             state,
             train_step,
             batches,
-            key=streams[_TRAIN],
+            key=key_train,
             training=training,
             evaluation=experiment.evaluation,
             evaluate=validation,

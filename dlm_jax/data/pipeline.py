@@ -1,8 +1,8 @@
 """Batches in an order that is a pure function of (seed, epoch, record number).
 
-Shuffling and read-ahead are grain's. The position is one integer of our own, the next global record:
-grain's iterator state is an index without a meaning, which another seed, data set or number of
-processes would accept silently.
+Shuffling and read-ahead are grain's. The position is one integer of our own, the next global
+record: grain's iterator state is an index without a meaning, which another seed, data set or number
+of processes would accept silently.
 """
 
 import sys

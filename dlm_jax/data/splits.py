@@ -1,4 +1,4 @@
-"""Hold out validation text before any window is cut, so that no training window can reach into it."""
+"""Hold out validation text before any window is cut, so that no training window reaches into it."""
 
 import hashlib
 from collections.abc import Sequence

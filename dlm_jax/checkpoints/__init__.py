@@ -1,0 +1,17 @@
+"""Checkpoints: saving and restoring training state, and parameters by themselves."""
+
+from dlm_jax.checkpoints.parameters import export_params
+from dlm_jax.checkpoints.parameters import load_params
+from dlm_jax.checkpoints.parameters import restore_params
+from dlm_jax.checkpoints.store import CheckpointError
+from dlm_jax.checkpoints.store import CheckpointStore
+from dlm_jax.checkpoints.store import Restored
+
+__all__ = [
+    "CheckpointError",
+    "CheckpointStore",
+    "Restored",
+    "export_params",
+    "load_params",
+    "restore_params",
+]
