@@ -20,12 +20,19 @@ def get_config() -> ConfigDict:
                 "validation_fraction": 0.05,
             },
             "model": {
-                "width": 192,
+                "width": 128,
                 "layers": 4,
-                "heads": 6,
+                "heads": 4,
                 "max_length": 256,
             },
-            "process": {"name": "masked", "schedule": "linear", "ratio_range": (0.0, 1.0)},
+            "process": {
+                "name": "masked",
+                "schedule": "linear",
+                # A short run with small batches learns faster under a capped weight; the reported
+                # validation bound is the exact one all the same.
+                "weighting": "capped",
+                "weight_limit": 4.0,
+            },
             "times": {"sampler": "antithetic"},
             "optimizer": {
                 "learning_rate": 2e-3,
@@ -34,13 +41,13 @@ def get_config() -> ConfigDict:
                 "weight_decay": 0.01,
             },
             "training": {
-                "steps": 1000,
+                "steps": 1500,
                 "batch_size": 16,
                 "ema_decay": 0.99,
                 "log_every": 10,
-                "checkpoint_every": 250,
+                "checkpoint_every": 500,
             },
-            "evaluation": {"every": 250, "rows": 64, "samples": 2},
+            "evaluation": {"every": 500, "rows": 64, "samples": 2},
             "sampling": {"order": "ancestral", "steps": 64, "length": 128, "temperature": 0.9},
         }
     )

@@ -19,6 +19,7 @@ from dlm_jax.data import DataSpec
 from dlm_jax.models import TransformerConfig
 from dlm_jax.processes import MaskedProcess
 from dlm_jax.processes import TimeSampler
+from dlm_jax.processes import Weighting
 from dlm_jax.processes import make_sampler
 from dlm_jax.training.optimizer import OptimizerSpec
 from dlm_jax.training.spec import EvaluationSpec
@@ -39,11 +40,15 @@ class ProcessSpec:
       name: one of :data:`PROCESSES`.
       schedule: text for ``schedules.parse``, as ``linear`` or ``polynomial(power=3)``.
       ratio_range: smallest and largest mask ratio.
+      weighting: loss weight by time, one of ``processes.WEIGHTINGS``; all but ``elbo`` are biased.
+      weight_limit: largest weight of ``capped`` and ``min_snr``.
     """
 
     name: str = "masked"
     schedule: str = "linear"
     ratio_range: tuple[float, float] = (0.0, 1.0)
+    weighting: str = "elbo"
+    weight_limit: float = 5.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,6 +100,10 @@ class Experiment:
     def schedule(self) -> schedules.Schedule:
         """The noise schedule."""
         return schedules.parse(self.process.schedule, ratio_range=self.process.ratio_range)
+
+    def weighting(self) -> Weighting:
+        """The loss weight by time."""
+        return Weighting(name=self.process.weighting, limit=self.process.weight_limit)
 
     def time_sampler(self) -> TimeSampler:
         """The sampler of training times; ``mid`` is given as mask ratios and turned into times."""
@@ -183,6 +192,7 @@ def _cross_check(experiment: Experiment) -> None:
             f"choose one of {', '.join(PROCESSES)}"
         )
     experiment.time_sampler()
+    experiment.weighting()
     model = experiment.model.build(vocab_size=2, mask_id=1)
     if experiment.data.length > model.max_length:
         raise ValueError(

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+
+from dlm_jax.typing import Array
 
 TimeFunction = Callable[..., Array]
 

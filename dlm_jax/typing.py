@@ -4,11 +4,15 @@ B batch, T position, K block, D model, H heads, G key-value heads, N head width,
 V vocabulary, L layers, S denoising steps.
 """
 
-from jax import Array
+import jax
+import numpy as np
 from jaxtyping import Bool
 from jaxtyping import Float
 from jaxtyping import Int
 from jaxtyping import Key
+
+Array = jax.Array | np.ndarray
+"""What public functions take: arrays of either library."""
 
 Tokens = Int[Array, "B T"]
 """Token ids."""
@@ -26,5 +30,5 @@ Time = Float[Array, " B"]
 """Diffusion time of each row, 0 clean and 1 noise."""
 Logits = Float[Array, "B T V"]
 """Unnormalised log-probabilities over the vocabulary."""
-PRNGKey = Key[Array, ""]
+PRNGKey = Key[jax.Array, ""]
 """One typed key, as made by ``jax.random.key``."""

@@ -98,7 +98,12 @@ def _train(
         if store.latest() is not None:
             state = _restore(store, state, batches, reporter)
         train_step = make_train_step(
-            MaskedObjective(model=model, process=process, times=experiment.time_sampler()),
+            MaskedObjective(
+                model=model,
+                process=process,
+                times=experiment.time_sampler(),
+                weighting=experiment.weighting(),
+            ),
             optimizer,
             accumulation=training.accumulation,
             ema_decay=training.ema_decay,

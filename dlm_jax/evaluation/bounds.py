@@ -17,13 +17,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 from jaxtyping import Float
 
 from dlm_jax.models import Transformer
 from dlm_jax.models import weighted_cross_entropy
 from dlm_jax.processes import MaskedProcess
 from dlm_jax.processes.draws import fold_in_each
+from dlm_jax.typing import Array
 from dlm_jax.typing import PRNGKey
 
 LN_2 = float(np.log(2.0))

@@ -8,10 +8,11 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jax import Array
 from jaxtyping import Bool
 from jaxtyping import Float
 from jaxtyping import Int
+
+from dlm_jax.typing import Array
 
 
 def allowed_pairs(

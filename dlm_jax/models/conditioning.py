@@ -4,10 +4,10 @@ import math
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jax import Array
 from jaxtyping import Float
 
 from dlm_jax.models.config import TransformerConfig
+from dlm_jax.typing import Array
 from dlm_jax.typing import Time
 
 

@@ -39,6 +39,9 @@ class TransformerConfig:
       bias: biases in the projections and in layer norms.
       tied_embeddings: the output projection is the transposed token embedding.
       qk_norm: root-mean-square norm of each query and key head.
+      scale_embeddings: multiply token embeddings by sqrt(D) at the input, so that the residual
+        stream starts with unit variance (Vaswani et al. 2017, section 3.4). False for weights that
+        were trained without it.
       dropout: probability of dropping an entry after attention, feed-forward and embedding.
       attention_dropout: probability of dropping an attention weight.
       time_conditioning: ``none``, ``adaln`` (shift, scale and gate in every block) or ``add``
@@ -71,6 +74,7 @@ class TransformerConfig:
     bias: bool = False
     tied_embeddings: bool = True
     qk_norm: bool = False
+    scale_embeddings: bool = True
     dropout: float = 0.0
     attention_dropout: float = 0.0
     time_conditioning: str = "none"

@@ -10,10 +10,11 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from jax import Array
 from jaxtyping import Bool
 from jaxtyping import Float
 from jaxtyping import Int
+
+from dlm_jax.typing import Array
 
 # A batch of spread times masks half of its tokens, give or take a few per cent.
 _SHARES = (0.5625, 1.0)

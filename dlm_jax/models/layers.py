@@ -3,13 +3,13 @@
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax import Array
 from jaxtyping import Bool
 from jaxtyping import Float
 from jaxtyping import Int
 
 from dlm_jax.models.attention import attention
 from dlm_jax.models.config import TransformerConfig
+from dlm_jax.typing import Array
 from dlm_jax.typing import Positions
 
 

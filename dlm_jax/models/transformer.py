@@ -6,7 +6,6 @@ the only way to run one.
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jax import Array
 from jaxtyping import Bool
 from jaxtyping import Float
 from jaxtyping import Int
@@ -18,6 +17,7 @@ from dlm_jax.models.config import TransformerConfig
 from dlm_jax.models.layers import FeedForward
 from dlm_jax.models.layers import Norm
 from dlm_jax.models.layers import SelfAttention
+from dlm_jax.typing import Array
 from dlm_jax.typing import Positions
 from dlm_jax.typing import Segments
 from dlm_jax.typing import Time
@@ -71,7 +71,7 @@ class Transformer(nn.Module):
     def setup(self) -> None:
         """Declare the parts."""
         config = self.config
-        start = nn.initializers.normal(0.02)
+        start = nn.initializers.normal(config.width**-0.5 if config.scale_embeddings else 0.02)
         self.embedding = self.param("embedding", start, (config.vocab_size, config.width))
         if config.position_encoding == "learned":
             shape = (config.max_length, config.width)
@@ -135,6 +135,8 @@ class Transformer(nn.Module):
         if positions is None:
             positions = jnp.arange(T, dtype=jnp.int32)[None]
         x_BTD = self.embedding[tokens]
+        if config.scale_embeddings:
+            x_BTD = x_BTD * config.width**0.5
         is_mask = None if config.mask_id is None else tokens == config.mask_id
         if config.mask_embedding:
             x_BTD = jnp.where(is_mask[..., None], x_BTD + self.mask_vector, x_BTD)

@@ -7,10 +7,11 @@ use the full-resolution mode, in float32, and only where a token is really neede
 
 import jax
 import jax.numpy as jnp
-from jax import Array
 from jaxtyping import Float
 from jaxtyping import Int
 from jaxtyping import Key
+
+from dlm_jax.typing import Array
 
 
 def categorical(key: Key[Array, ""], logits: Float[Array, "*N V"]) -> Int[Array, "*N"]:
@@ -42,7 +43,7 @@ def categorical_by_row(keys: Key[Array, "*N"], logits: Float[Array, "*N V"]) -> 
     return flat.reshape(logits.shape[:-1])
 
 
-def fold_in_each(keys: Key[Array, "*N"], numbers: Int[Array, "*N"]) -> Key[Array, "*N"]:
+def fold_in_each(keys: Key[Array, "..."], numbers: Int[Array, "..."]) -> Key[Array, "..."]:
     """Fold one integer into each key; keys and numbers broadcast against each other."""
     shape = jnp.broadcast_shapes(keys.shape, numbers.shape)
     keys_flat = jnp.broadcast_to(keys, shape).reshape(-1)

@@ -11,7 +11,6 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jax import Array
 from jaxtyping import Bool
 from jaxtyping import Float
 from jaxtyping import Int
@@ -19,6 +18,7 @@ from jaxtyping import Int
 from dlm_jax.processes import draws
 from dlm_jax.schedules import Schedule
 from dlm_jax.schedules import make
+from dlm_jax.typing import Array
 from dlm_jax.typing import Logits
 from dlm_jax.typing import Nats
 from dlm_jax.typing import PRNGKey
@@ -158,7 +158,7 @@ class MaskedProcess:
         uniform = jax.random.uniform(key, x_t.shape, jnp.float32)
         return (uniform >= self.stay_probability(t, s)[:, None]) & self.is_masked(x_t)
 
-    def stay_probability(self, t: Time, s: Time) -> Time:
+    def stay_probability(self, t: Float[Array, "..."], s: Float[Array, "..."]) -> Array:
         """Probability that a position masked at t is still masked at s < t.
 
         It is 0 at s = 0, where sampling ends, and counts t = 1 as fully masked.

@@ -9,13 +9,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 from jaxtyping import Bool
 from jaxtyping import Float
 from jaxtyping import Int
 from jaxtyping import Key
 
 from dlm_jax.processes import draws
+from dlm_jax.typing import Array
 
 GREEDY_BELOW = 1e-5
 """Temperatures below this mean the likeliest token, ties to the lowest id."""

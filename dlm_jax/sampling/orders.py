@@ -9,12 +9,12 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jax import Array
 from jaxtyping import Float
 from jaxtyping import Int
 from jaxtyping import Key
 
 from dlm_jax.processes.masked import MaskedProcess
+from dlm_jax.typing import Array
 from dlm_jax.typing import TokenMask
 from dlm_jax.typing import Tokens
 

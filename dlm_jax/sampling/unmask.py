@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Bool
 from jaxtyping import Float
 from jaxtyping import Int
 
@@ -20,6 +20,7 @@ from dlm_jax.processes.masked import MaskedProcess
 from dlm_jax.sampling import orders
 from dlm_jax.sampling.filters import Filters
 from dlm_jax.sampling.filters import draw_tokens
+from dlm_jax.typing import Array
 from dlm_jax.typing import PRNGKey
 from dlm_jax.typing import Time
 from dlm_jax.typing import TokenMask
@@ -63,7 +64,7 @@ def sample(
     denoise: Denoise,
     process: MaskedProcess,
     canvas: Tokens,
-    grid: Float[Array, " S+1"],
+    grid: Float[Array, " G"],
     *,
     head: Head | None = None,
     order: str = "ancestral",
@@ -83,7 +84,7 @@ def sample(
         ``head``, hidden states [B, T, D].
       process: the masked process.
       canvas: ids [B, T]; [MASK] where a token is wanted.
-      grid: falling times from the canvas's own time (1 if nothing is known of it) to 0, see
+      grid: S + 1 falling times from the canvas's own time (1 if nothing is known of it) to 0, see
         ``schedules.time_grid``. Steps of zero length cost nothing.
       head: hidden states at chosen positions [B, K, D] -> logits [B, K, V]; saves the head
         wherever no prediction is needed.
@@ -210,7 +211,7 @@ def _by_size(mask: TokenMask, sizes: tuple[int, ...], branch: Callable):
     return jax.lax.switch(index, [functools.partial(branch, size) for size in fitting])
 
 
-def _positions(mask: TokenMask, size: int) -> tuple[Int[Array, "B K"], TokenMask]:
+def _positions(mask: TokenMask, size: int) -> tuple[Int[Array, "B K"], Bool[Array, "B K"]]:
     """Marked positions of each row first, then others; and which of the K are marked."""
     at = jnp.argsort(~mask, axis=-1, stable=True)[:, :size]
     return at, jnp.take_along_axis(mask, at, axis=-1)

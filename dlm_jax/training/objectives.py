@@ -12,14 +12,16 @@ from typing import Protocol
 
 import jax
 import jax.numpy as jnp
-from jax import Array
 from jaxtyping import Float
 
 from dlm_jax.models import Transformer
 from dlm_jax.models import weighted_cross_entropy
 from dlm_jax.processes import MaskedProcess
 from dlm_jax.processes import TimeSampler
+from dlm_jax.processes import Weighting
+from dlm_jax.processes import loss_weight
 from dlm_jax.processes import sample_times
+from dlm_jax.typing import Array
 from dlm_jax.typing import PRNGKey
 from dlm_jax.typing import Time
 from dlm_jax.typing import Tokens
@@ -83,12 +85,13 @@ class Noised(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaskedObjective:
-    """The continuous-time NELBO of masked diffusion, in nats per scored token.
+    """Masked diffusion: the continuous-time NELBO in nats per scored token, unless reweighted.
 
     Attributes:
       model: the network.
       process: the masked process.
       times: where in [0, 1] to look.
+      weighting: ``elbo`` for the bound; any other is biased.
 
     Source: MDLM (Sahoo et al. 2024), equation 11, with importance-weighted times.
     """
@@ -96,6 +99,7 @@ class MaskedObjective:
     model: Transformer
     process: MaskedProcess
     times: TimeSampler = TimeSampler()
+    weighting: Weighting = Weighting()
 
     def corrupt(self, key: PRNGKey, batch: Batch) -> Noised:
         """Draw a time for each row and mask its scored tokens; prompt and padding stay as given."""
@@ -105,7 +109,8 @@ class MaskedObjective:
         x_t = jnp.where(scored > 0, self.process.corrupt(key_mask, x_0, t), x_0)
         masked = self.process.is_masked(x_t) & (scored > 0)
         # Cut before the product: the weight of a time at which nothing is masked may be infinite.
-        weights = jnp.where(masked, (importance * self.process.weight(t))[:, None], 0.0) * scored
+        by_time = importance * loss_weight(self.weighting, self.process, t)
+        weights = jnp.where(masked, by_time[:, None], 0.0) * scored
         return Noised(x_0, x_t, t, weights, scored, batch["segments"], batch["positions"])
 
     def loss(self, params: Params, noised: Noised, dropout_key: PRNGKey | None) -> LossSums:

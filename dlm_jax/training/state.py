@@ -6,8 +6,9 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import optax
-from jax import Array
 from jaxtyping import Int
+
+from dlm_jax.typing import Array
 
 Params = dict[str, Any]
 

@@ -6,13 +6,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jax import Array
 
 from dlm_jax.training.objectives import Batch
 from dlm_jax.training.objectives import LossSums
 from dlm_jax.training.objectives import Objective
 from dlm_jax.training.state import TrainState
 from dlm_jax.training.state import update_ema
+from dlm_jax.typing import Array
 from dlm_jax.typing import PRNGKey
 
 TIME_BINS = 10
