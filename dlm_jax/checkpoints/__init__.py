@@ -1,9 +1,9 @@
 """Checkpoints: saving and restoring training state, and parameters by themselves."""
 
+from dlm_jax.checkpoints.errors import CheckpointError
 from dlm_jax.checkpoints.parameters import export_params
 from dlm_jax.checkpoints.parameters import load_params
 from dlm_jax.checkpoints.parameters import restore_params
-from dlm_jax.checkpoints.store import CheckpointError
 from dlm_jax.checkpoints.store import CheckpointStore
 from dlm_jax.checkpoints.store import Restored
 

@@ -3,22 +3,22 @@
 from pathlib import Path
 from typing import Any
 
-import jax
 import orbax.checkpoint as ocp
 
-from dlm_jax.checkpoints.store import CheckpointError
-from dlm_jax.checkpoints.store import best_step
-from dlm_jax.checkpoints.store import check_fits
-from dlm_jax.checkpoints.store import pick_step
-from dlm_jax.checkpoints.store import quiet
-from dlm_jax.checkpoints.store import reading
+from dlm_jax.checkpoints import folder
+from dlm_jax.checkpoints import leaves
+from dlm_jax.checkpoints.errors import CheckpointError
+from dlm_jax.checkpoints.errors import Quiet
+from dlm_jax.checkpoints.errors import explained
+from dlm_jax.checkpoints.seal import check_seal
+from dlm_jax.checkpoints.seal import write_seal
 
 
 def restore_params(
     directory: str | Path,
     like: Any,
     *,
-    step: int | str = "latest",
+    step: int | str | None = "latest",
     ema: bool = True,
     best_metric: str = "nats_per_token",
 ) -> Any:
@@ -26,7 +26,8 @@ def restore_params(
 
     Args:
       directory: folder of the checkpoints.
-      like: parameters, or their ``jax.ShapeDtypeStruct``s.
+      like: parameters, or their ``jax.ShapeDtypeStruct``s; a leaf without sharding goes to the
+        first device.
       step: ``latest``, ``best`` or a number.
       ema: the averaged parameters instead of the raw ones.
       best_metric: what ``best`` means; lower is better.
@@ -35,55 +36,93 @@ def restore_params(
       CheckpointError: if there is no such checkpoint, it is damaged, or it does not fit.
     """
     directory = Path(directory).absolute()
-    if step == "best":
-        chosen = best_step(directory, best_metric)
-        if chosen is None:
-            raise CheckpointError(
-                f"no checkpoint in {directory} was evaluated, so none is the best; use latest"
-            )
-    else:
-        chosen = pick_step(directory, None if step == "latest" else int(step))
-    path = directory / str(chosen) / "state"
+    chosen = _choose(directory, step, best_metric)
+    path = directory / str(chosen) / folder.STATE
     name = "ema" if ema else "params"
-    with reading(directory, chosen), quiet():
-        check_fits(path, {name: like}, inside=(name,))
+    wanted = leaves.abstract({name: like})
+
+    def read() -> Any:
+        check_seal(path.parent)
+        leaves.check_fits(path, wanted, inside=name)
+        tree = leaves.plain(wanted)
         with ocp.PyTreeCheckpointer() as checkpointer:
-            wanted = {name: like}
             restored = checkpointer.restore(
                 path,
                 args=ocp.args.PyTreeRestore(
-                    item=wanted,
-                    restore_args=ocp.checkpoint_utils.construct_restore_args(wanted),
+                    item=tree,
+                    restore_args=ocp.checkpoint_utils.construct_restore_args(tree),
                     partial_restore=True,
                 ),
             )
-    return restored[name]
+        return leaves.rebuild({name: like}, restored)[name]
+
+    with Quiet():
+        return explained(read, lambda cause: folder.damaged(directory, chosen, cause))
 
 
 def export_params(params: Any, path: str | Path) -> None:
     """Write parameters by themselves, whole or not at all.
 
     Raises:
-      CheckpointError: if the path exists already.
+      CheckpointError: if the path exists already or cannot be written.
     """
     target = Path(path).absolute()
     if target.exists():
-        raise CheckpointError(f"{path} exists already; choose a new path")
-    with quiet(), ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save(target, params)
-        checkpointer.wait_until_finished()
+        raise CheckpointError(f"{path} exists already; choose a new path, or remove it first")
+    leaves.abstract(params)
+
+    def write() -> None:
+        options = ocp.AsyncOptions(
+            post_finalization_callback=lambda: write_seal(target.parent, target.name, {})
+        )
+        with ocp.StandardCheckpointer(async_options=options) as checkpointer:
+            checkpointer.save(target, leaves.plain(leaves.named(params)))
+            checkpointer.wait_until_finished()
+
+    with Quiet():
+        explained(write, lambda cause: f"{path} cannot be written: {cause}; choose another path")
 
 
 def load_params(path: str | Path, like: Any) -> Any:
     """Read exported parameters.
 
+    Args:
+      path: where they were exported to.
+      like: parameters, or their ``jax.ShapeDtypeStruct``s; a leaf without sharding goes to the
+        first device.
+
     Raises:
-      CheckpointError: if there are none, or they do not fit ``like``.
+      CheckpointError: if there are none, they are damaged, or they do not fit ``like``.
     """
     target = Path(path).absolute()
     if not (target / "_METADATA").is_file():
-        raise CheckpointError(f"{path} holds no exported parameters")
-    abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), like)
-    with quiet(), ocp.StandardCheckpointer() as checkpointer:
-        check_fits(target, abstract)
-        return checkpointer.restore(target, abstract)
+        raise CheckpointError(
+            f"{path} holds no exported parameters; write them with export_params, or read a "
+            "training checkpoint with restore_params"
+        )
+    wanted = leaves.abstract(like)
+
+    def read() -> Any:
+        check_seal(target)
+        leaves.check_fits(target, wanted)
+        with ocp.StandardCheckpointer() as checkpointer:
+            params = checkpointer.restore(target, leaves.plain(wanted))
+        return leaves.rebuild(like, params)
+
+    with Quiet():
+        return explained(read, lambda cause: f"{path} is damaged ({cause}); export it again")
+
+
+def _choose(directory: Path, step: int | str | None, best_metric: str) -> int:
+    if step == "best":
+        best = folder.best_step(directory, best_metric)
+        if best is None:
+            raise CheckpointError(
+                f"no checkpoint in {directory} has a {best_metric}, so none is the best; use latest"
+            )
+        return best
+    if step is None or step == "latest":
+        return folder.pick_step(directory, None)
+    if isinstance(step, str):
+        raise CheckpointError(f"step={step!r} must be 'latest', 'best' or a number")
+    return folder.pick_step(directory, step)

@@ -1,13 +1,12 @@
-"""Checkpoints on disk: asynchronous, atomic, and refused with the reason when they do not fit.
+"""The checkpoints of a run: asynchronous, atomic, and refused with the reason when they do not fit.
 
-Orbax writes and reads them. Three of its habits are guarded against here: a refused save returns
-False, an empty step folder counts as the latest one, and dtypes are cast on restore.
+Orbax writes and reads them. Four of its habits are guarded against: a refused save returns False,
+an empty step folder counts as the latest one, dtypes are cast on restore, and arrays have
+no checksum.
 """
 
-import json
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from typing import NamedTuple
@@ -15,19 +14,16 @@ from typing import Self
 
 import jax
 import orbax.checkpoint as ocp
-from orbax.checkpoint import checkpoint_managers
 
-_STATE, _DATA, _META = "state", "data", "meta"
-_COMPLETE = (
-    "_CHECKPOINT_METADATA",
-    f"{_STATE}/_METADATA",
-    f"{_DATA}/metadata",
-    f"{_META}/metadata",
-)
+from dlm_jax.checkpoints import folder
+from dlm_jax.checkpoints import leaves
+from dlm_jax.checkpoints.errors import CheckpointError
+from dlm_jax.checkpoints.errors import Quiet
+from dlm_jax.checkpoints.errors import explained
+from dlm_jax.checkpoints.seal import check_seal
+from dlm_jax.checkpoints.seal import write_seal
 
-
-class CheckpointError(ValueError):
-    """A checkpoint that cannot be written, or read, or does not fit."""
+_LOGGER = logging.getLogger(__name__)
 
 
 class Restored(NamedTuple):
@@ -47,7 +43,7 @@ class Restored(NamedTuple):
 
 
 class CheckpointStore:
-    """The checkpoints of one run; a context manager.
+    """The checkpoints of one run, for the one job that writes them; a context manager.
 
     Args:
       directory: made if it does not exist.
@@ -61,53 +57,39 @@ class CheckpointStore:
     def __init__(
         self, directory: str | Path, *, keep: int = 3, best_metric: str | None = None
     ) -> None:
+        if keep < 1:
+            raise ValueError(f"keep={keep} must be at least 1, or no run could be resumed")
         self._directory = Path(directory).absolute()
+        self._keep = keep
         self._best_metric = best_metric
         self._saving: int | None = None
-        try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            probe = self._directory / ".writable"
-            probe.touch()
-            probe.unlink()
-        except OSError as error:
-            raise CheckpointError(
-                f"{directory} cannot be written ({error.strerror}); choose a folder you own"
-            ) from error
-        policies: list[Any] = [checkpoint_managers.LatestN(keep)]
-        if best_metric is not None:
-            policies.append(
-                checkpoint_managers.BestN(
-                    get_metric_fn=lambda metrics: -metrics[best_metric],
-                    n=1,
-                    keep_checkpoints_without_metrics=False,
-                )
-            )
-        for step in sorted(set(_numbered(self._directory)) - set(self.steps())):
-            # Half-written: out of the way, or orbax would take it for the latest.
-            broken = self._directory / str(step)
-            broken.rename(self._directory / f"incomplete-{step}")
-        with quiet():
-            self._manager = ocp.CheckpointManager(
-                self._directory,
-                item_names=(_STATE, _DATA, _META),
-                options=ocp.CheckpointManagerOptions(
-                    preservation_policy=checkpoint_managers.AnyPreservationPolicy(policies),
-                    best_fn=lambda metrics: -metrics[best_metric] if best_metric else 0.0,
-                    cleanup_tmp_directories=True,
-                ),
-            )
+        self._closed = False
+        folder.make(self._directory)
+        if jax.process_index() == 0:
+            folder.set_incomplete_aside(self._directory)
+        self._metrics = {step: folder.read_metrics(self._directory, step) for step in self.steps()}
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=self,
+            cleanup_tmp_directories=True,
+            lightweight_initialize=True,
+            async_options=ocp.AsyncOptions(post_finalization_callback=self._seal),
+        )
+        self._quiet = Quiet()
+        self._manager = ocp.CheckpointManager(
+            self._directory, item_names=(folder.STATE, folder.DATA, folder.META), options=options
+        )
 
     def steps(self) -> list[int]:
         """Numbers of the complete checkpoints, rising."""
-        return complete_steps(self._directory)
+        return folder.complete_steps(self._directory)
 
     def latest(self) -> int | None:
         """The newest complete checkpoint."""
         return max(self.steps(), default=None)
 
     def best(self) -> int | None:
-        """The checkpoint with the lowest metric, None if none has it."""
-        return best_step(self._directory, self._best_metric)
+        """The complete checkpoint with the lowest metric, None if none has it."""
+        return folder.best_step(self._directory, self._best_metric)
 
     def save(
         self,
@@ -132,26 +114,32 @@ class CheckpointStore:
           wait: return only when the checkpoint is on disk.
 
         Raises:
+          TypeError: if ``state`` holds what is no array.
           CheckpointError: if the step is not new, or this or the previous save failed.
         """
         self.wait()
         newest = self.latest()
-        if newest is not None and step <= newest:
+        if step < 0 or (newest is not None and step <= newest):
             raise CheckpointError(
-                f"step {step} is not newer than the saved step {newest} in {self._directory}"
+                f"step {step} cannot be saved in {self._directory}: it must be greater than the "
+                f"saved steps {self.steps()}; restore the newest first, or choose another folder"
             )
-        facts = {**meta, "metrics": metrics or {}}
-        items = ocp.args.Composite(
-            **{
-                _STATE: ocp.args.StandardSave(state),
-                _DATA: ocp.args.JsonSave(data),
-                _META: ocp.args.JsonSave(facts),
+        leaves.abstract(state)
+        folder.check_json("data", data)
+        folder.check_json("meta", meta)
+        values = {name: float(value) for name, value in (metrics or {}).items()}
+
+        def start() -> None:
+            items = {
+                folder.STATE: ocp.args.StandardSave(leaves.plain(leaves.named(state))),
+                folder.DATA: ocp.args.JsonSave(data),
+                folder.META: ocp.args.JsonSave(meta),
             }
-        )
-        self._saving = step
-        with self._explained(step), quiet():
-            if not self._manager.save(step, args=items, metrics=metrics):
+            if not self._manager.save(step, args=ocp.args.Composite(**items)):
                 raise CheckpointError(f"orbax refused to save step {step} in {self._directory}")
+
+        self._saving, self._metrics[step] = step, values
+        self._attempt(step, start)
         if wait:
             self.wait()
 
@@ -159,180 +147,95 @@ class CheckpointStore:
         """Read a checkpoint into the structure, shapes and dtypes of ``like``.
 
         Args:
-          like: pytree of arrays or of ``jax.ShapeDtypeStruct``; shardings are kept.
+          like: pytree of arrays or of ``jax.ShapeDtypeStruct``. Shardings are kept; a leaf without
+            one goes to the first device.
           step: None for the newest complete one.
 
         Raises:
           CheckpointError: if there is none, it is damaged, or it is of another run.
         """
         self.wait()
-        step = pick_step(self._directory, step)
-        abstract = jax.tree.map(_abstract, like)
+        step = folder.pick_step(self._directory, step)
+        wanted = leaves.abstract(like)
         path = self._directory / str(step)
-        with reading(self._directory, step), quiet():
-            data = json.loads((path / _DATA / "metadata").read_text(encoding="utf-8"))
-            meta = json.loads((path / _META / "metadata").read_text(encoding="utf-8"))
-            check_fits(path / _STATE, abstract)
+
+        def read() -> Restored:
+            check_seal(path)
+            data = folder.read_json(path / folder.DATA / "metadata")
+            meta = folder.read_json(path / folder.META / "metadata")
+            leaves.check_fits(path / folder.STATE, wanted)
             with ocp.StandardCheckpointer() as checkpointer:
-                state = checkpointer.restore(path / _STATE, abstract)
-        return Restored(state, data, meta, step)
+                state = checkpointer.restore(path / folder.STATE, leaves.plain(wanted))
+            return Restored(leaves.rebuild(like, state), data, meta, step)
+
+        return explained(read, lambda cause: folder.damaged(self._directory, step, cause))
 
     def wait(self) -> None:
         """Wait until the background save is on disk.
 
         Raises:
-          CheckpointError: if it failed; older checkpoints stay usable.
+          CheckpointError: if it failed, once; older checkpoints stay usable.
         """
+        if self._closed:
+            raise CheckpointError(f"the store of {self._directory} is closed; open a new one")
         if self._saving is not None:
-            step, self._saving = self._saving, None
-            with self._explained(step), quiet():
-                self._manager.wait_until_finished()
-                self._manager.check_for_errors()
+            self._attempt(self._saving, self._manager.wait_until_finished)
+            self._saving = None
 
     def close(self) -> None:
-        """Finish the background save and free the threads."""
+        """Finish the background save and free the threads.
+
+        Raises:
+          CheckpointError: if that save failed.
+        """
+        if self._closed:
+            return
         try:
             self.wait()
         finally:
-            with quiet():
-                self._manager.close()
+            self._closed = True
+            self._manager.close()
+            self._quiet.remove()
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        """Which checkpoints stay; orbax asks when it has accepted a new one."""
+        steps = [checkpoint.step for checkpoint in checkpoints]
+        saved = {step: self._metrics.get(step, {}) for step in steps}
+        best = folder.best_of(saved, self._best_metric)
+        return [step in steps[-self._keep :] or step == best for step in steps]
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @contextmanager
-    def _explained(self, step: int) -> Iterator[None]:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
-            yield
-        except CheckpointError:
-            raise
-        except (ValueError, OSError, RuntimeError, KeyError) as error:
-            self._saving = None
+            self.close()
+        except CheckpointError as failure:
+            if error is None:
+                raise
+            # The error that ended the run must reach the user, and this one beside it.
+            error.add_note(str(failure))
+            _LOGGER.error("%s", failure)
+
+    def _seal(self) -> None:
+        """Called by orbax's thread when all files are written, before the step gets its name."""
+        assert self._saving is not None
+        write_seal(self._directory, str(self._saving), self._metrics[self._saving])
+
+    def _attempt(self, step: int, action: Any) -> None:
+        def explain(cause: str) -> str:
             usable = self.steps()
-            older = f"steps {usable} stay usable" if usable else "no older checkpoint exists"
-            raise CheckpointError(
-                f"saving step {step} in {self._directory} failed: {_first_line(error)}; {older}. "
-                "Free some disk space or choose another workdir, then run the same command again"
-            ) from error
+            older = f"checkpoint {usable[-1]} is still usable" if usable else "none is usable yet"
+            return (
+                f"saving step {step} in {self._directory} failed: {cause}; {older}. Mend the cause "
+                "(free disk space, if the disk is full) and start again from there"
+            )
 
-
-def complete_steps(directory: Path) -> list[int]:
-    """Numbers of the checkpoints in a folder that were written to the end, rising."""
-    return sorted(
-        step
-        for step in _numbered(directory)
-        if all((directory / str(step) / name).is_file() for name in _COMPLETE)
-    )
-
-
-def best_step(directory: Path, metric: str | None) -> int | None:
-    """The complete checkpoint whose saved metric is lowest, None if none has it."""
-    values: dict[int, float] = {}
-    for step in complete_steps(directory):
-        text = (directory / str(step) / _META / "metadata").read_text(encoding="utf-8")
-        metrics = json.loads(text).get("metrics", {})
-        if metric in metrics:
-            values[step] = metrics[metric]
-    return min(values, key=lambda step: values[step], default=None)
-
-
-def pick_step(directory: Path, step: int | None) -> int:
-    """The asked-for or the newest complete checkpoint.
-
-    Raises:
-      CheckpointError: if there is none.
-    """
-    steps = complete_steps(directory)
-    if not steps:
-        raise CheckpointError(f"{directory} holds no complete checkpoint; train a model first")
-    if step is None:
-        return steps[-1]
-    if step not in steps:
-        raise CheckpointError(f"{directory} holds no checkpoint of step {step}; it has {steps}")
-    return step
-
-
-def check_fits(path: Path, like: Any, *, inside: tuple[str, ...] = ()) -> None:
-    """Compare saved leaves with wanted ones before anything is read.
-
-    Args:
-      path: an orbax folder.
-      like: wanted pytree.
-      inside: look only at these branches of what is saved; empty for all.
-
-    Raises:
-      CheckpointError: naming the first leaf that differs and how.
-    """
-    with ocp.StandardCheckpointer() as checkpointer:
-        saved_tree = checkpointer.metadata(path).item_metadata.tree
-    saved = {_name(p): leaf for p, leaf in jax.tree_util.tree_flatten_with_path(saved_tree)[0]}
-    if inside:
-        saved = {name: leaf for name, leaf in saved.items() if name.split(".")[0] in inside}
-    wanted = {_name(p): leaf for p, leaf in jax.tree_util.tree_flatten_with_path(like)[0]}
-    for name in sorted(saved.keys() | wanted.keys()):
-        if name not in wanted:
-            reason = f"it holds {name}, which this run does not have"
-        elif name not in saved:
-            reason = f"it lacks {name}"
-        else:
-            have = (tuple(saved[name].shape), str(saved[name].dtype))
-            want = (tuple(wanted[name].shape), str(wanted[name].dtype))
-            if have == want:
-                continue
-            reason = f"{name} is {have[1]}{list(have[0])} there and {want[1]}{list(want[0])} here"
-        raise CheckpointError(
-            f"{path.parent} is a checkpoint of another run: {reason}; use the config it was made "
-            "with, or another workdir"
-        )
-
-
-@contextmanager
-def reading(directory: Path, step: int) -> Iterator[None]:
-    """Turn whatever a damaged checkpoint makes the reader raise into one clear error."""
-    try:
-        yield
-    except CheckpointError:
-        raise
-    except (ValueError, OSError, RuntimeError, KeyError, TypeError, AttributeError) as error:
-        others = [other for other in complete_steps(directory) if other != step]
-        advice = f"try step {others[-1]}" if others else "there is no other checkpoint"
-        raise CheckpointError(
-            f"{directory / str(step)} is damaged ({_first_line(error)}); {advice}, and move the "
-            "damaged folder away"
-        ) from error
-
-
-def _numbered(directory: Path) -> list[int]:
-    if not directory.is_dir():
-        return []
-    return [int(p.name) for p in directory.iterdir() if p.name.isdigit() and p.is_dir()]
-
-
-def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None))
-
-
-def _name(path: tuple) -> str:
-    """Dotted name of a leaf, the same for a saved tree of dicts and a live one of dataclasses."""
-    parts = (getattr(key, "key", getattr(key, "name", getattr(key, "idx", key))) for key in path)
-    return ".".join(str(part) for part in parts)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return (lines[0] if lines else type(error).__name__)[:300]
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep orbax's notes off the terminal, for as long as it is at work here."""
-    logger = logging.getLogger("absl")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
+        try:
+            explained(action, explain)
+        except CheckpointError:
+            self._saving = None
+            self._metrics.pop(step, None)
+            # Orbax has forgotten the checkpoints that it would have removed after this one.
+            self._manager.reload()
+            raise

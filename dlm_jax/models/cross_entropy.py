@@ -49,6 +49,7 @@ def weighted_cross_entropy(
 
 def _forward(hidden, kernel, targets, weights, banned, dtype, want_gradient):
     N = hidden.shape[0]
+    targets, weights = jnp.asarray(targets), jnp.asarray(weights)
     used = weights != 0
     front = jnp.argsort(~used, stable=True)
     compute = jnp.dtype(dtype)

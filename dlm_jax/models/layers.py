@@ -10,7 +10,6 @@ from jaxtyping import Int
 from dlm_jax.models.attention import attention
 from dlm_jax.models.config import TransformerConfig
 from dlm_jax.typing import Array
-from dlm_jax.typing import Positions
 
 
 def projection(config: TransformerConfig, features: int, name: str, *, residual: bool = False):
@@ -53,7 +52,9 @@ class Norm(nn.Module):
         return wide.astype(x.dtype)
 
 
-def rotate(x_BTHN: Float[Array, "B T H N"], positions: Positions, theta: float) -> Array:
+def rotate(
+    x_BTHN: Float[Array, "B T H N"], positions: Int[Array, "#B T"], theta: float
+) -> Float[Array, "B T H N"]:
     """Rotary position encoding; pairs entry i of a head with entry i + N/2.
 
     Source: Su et al. 2021, "RoFormer", equation 34, in the half-split layout of Llama weights.

@@ -9,6 +9,7 @@ import dataclasses
 from typing import Any
 from typing import NamedTuple
 from typing import Protocol
+from typing import runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -49,6 +50,7 @@ class LossSums(NamedTuple):
     time: Time
 
 
+@runtime_checkable
 class Objective(Protocol):
     """What the train step needs of an objective."""
 

@@ -98,8 +98,11 @@ def test_low_temperature_two_at_a_time_takes_the_modes():
     np.testing.assert_array_equal(tokens[0], x)
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize(("length", "steps"), [(1, 1), (7, 7), (13, 5), (20, 3), (33, 1)])
+@pytest.mark.parametrize(
+    ("order", "length", "steps"),
+    [(order, 13, 5) for order in ORDERS]
+    + [("random", 1, 1), ("ancestral", 33, 1), ("entropy", 7, 7), ("margin", 70, 3)],
+)
 def test_tokens_are_only_carried_over_or_revealed(order, length, steps):
     """No token ever changes, no mask is left, and what is given stays bit for bit.
 

@@ -32,7 +32,7 @@ def test_weighted_mean_is_the_integral(name):
 
 def test_antithetic_puts_one_time_in_each_stratum_for_every_batch_size():
     """Kills arange(0, 1, 1/b), which has the wrong length for 49, 98, 103, ... rows."""
-    for batch in range(1, 131):
+    for batch in (*range(1, 14), 49, 98, 103, 107, 196):
         t, weight = sample_times(jax.random.key(batch), batch, TimeSampler())
         assert t.shape == (batch,)
         # Times lie in (0, 1]; strata are ((i - 1)/B, i/B]. 1e-6 B: float32 next to an edge.
