@@ -11,7 +11,7 @@ BIN := .venv/bin
 
 help: ## list the targets
 	@echo "make TARGET, where TARGET is one of"
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## train a small model on this machine and show the text it writes; ends in runs/demo
 	@sh tools/venv.sh plot
@@ -35,4 +35,4 @@ bench: ## measure against PyTorch, one JSON line each; PyTorch alone downloads u
 
 clean: ## delete .venv and caches; runs/ stays
 	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .import_linter_cache
-	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	find dlm_jax tests configs benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

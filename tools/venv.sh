@@ -44,7 +44,7 @@ find_python() {
   done
   say "No Python 3.11 to 3.14 found: python3 is $(python3 --version 2>&1 || true)."
   say "Install one (on Debian or Ubuntu: sudo apt-get install python3 python3-venv), or name it:"
-  say "  make PYTHON=/path/to/python3.12 ${MAKE_TARGET:-test}"
+  say "  make PYTHON=/path/to/python3.12 TARGET"
   return 1
 }
 

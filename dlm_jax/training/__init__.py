@@ -6,6 +6,7 @@ from dlm_jax.training.loop import train
 from dlm_jax.training.objectives import LossSums
 from dlm_jax.training.objectives import MaskedObjective
 from dlm_jax.training.objectives import Objective
+from dlm_jax.training.objectives import make_batch
 from dlm_jax.training.optimizer import OptimizerSpec
 from dlm_jax.training.optimizer import learning_rate_schedule
 from dlm_jax.training.optimizer import make_optimizer
@@ -29,6 +30,7 @@ __all__ = [
     "TrainingSpec",
     "init_state",
     "learning_rate_schedule",
+    "make_batch",
     "make_optimizer",
     "make_train_step",
     "train",

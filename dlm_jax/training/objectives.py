@@ -32,6 +32,26 @@ Params = dict[str, Any]
 Batch = dict[str, Array]
 
 
+def make_batch(tokens: Tokens) -> Batch:
+    """A batch of whole documents, one in each row, every token scored.
+
+    Args:
+      tokens: ids [B, T], without padding.
+
+    Returns:
+      the arrays that objectives read: ``tokens``, ``segments``, ``positions``, ``weights`` [B, T]
+      and ``index`` [B].
+    """
+    B, T = tokens.shape
+    return {
+        "tokens": jnp.asarray(tokens, jnp.int32),
+        "segments": jnp.ones((B, T), jnp.int32),
+        "positions": jnp.broadcast_to(jnp.arange(T, dtype=jnp.int32), (B, T)),
+        "weights": jnp.ones((B, T), jnp.float32),
+        "index": jnp.arange(B, dtype=jnp.int32),
+    }
+
+
 class LossSums(NamedTuple):
     """Sums over rows; the step divides them once, by the weight of the global batch.
 

@@ -56,7 +56,7 @@ def make_train_step(
         dropout_key = key_dropout if dropout else None
         grads, sums = _accumulate(objective, state.params, noised, dropout_key, accumulation)
         grads = jax.tree.map(lambda grad: grad / jnp.maximum(sums.weight, 1.0), grads)
-        grad_norm = optax.global_norm(grads)
+        grad_norm = optax.tree.norm(grads)
         loss = sums.total / jnp.maximum(sums.weight, 1.0)
         finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
