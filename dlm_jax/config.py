@@ -13,6 +13,7 @@ from typing import Any
 from typing import TypeVar
 
 import ml_collections
+import numpy as np
 
 from dlm_jax import schedules
 from dlm_jax.data import DataSpec
@@ -107,9 +108,7 @@ class Experiment:
 
     def time_sampler(self) -> TimeSampler:
         """The sampler of training times; ``mid`` is given as mask ratios and turned into times."""
-        low, high = (
-            float(self.schedule().inverse(1 - ratio).item()) for ratio in self.times.middle
-        )
+        low, high = self.schedule().inverse(1 - np.asarray(self.times.middle)).tolist()
         return make_sampler(
             self.times.sampler,
             shares=self.times.shares,
@@ -134,7 +133,7 @@ _DECIDED = {"model": ("vocab_size", "mask_id"), "optimizer": ("total_steps",)}
 
 def with_defaults(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
     """Add every key that the config leaves to its default, so that all can be listed and set."""
-    full = ml_collections.ConfigDict(config.to_dict(), convert_dict=True, type_safe=False)
+    full: Any = ml_collections.ConfigDict(config.to_dict(), convert_dict=True, type_safe=False)
     for name, cls in _SECTIONS.items():
         if name not in full:
             full[name] = ml_collections.ConfigDict()

@@ -3,9 +3,9 @@
 #
 #   sh tools/venv.sh plot|dev|bench
 #
-# Does nothing when the last run with the same extras finished and pyproject.toml, constraints.txt
-# and the folder are still the same. A .venv that was left half-built is deleted and built again.
-# PYTHON=python3.12 chooses the interpreter of a new .venv.
+# Does nothing when the last run with the same extras finished and pyproject.toml and
+# constraints.txt are still the same. A .venv that was left half-built, or moved to another folder,
+# is deleted and built again. PYTHON=python3.12 chooses the interpreter of a new .venv.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -13,14 +13,15 @@ extras=$1
 venv=.venv
 python=$venv/bin/python
 unfinished=$venv/dlm-unfinished
-inputs=$(pwd && cksum pyproject.toml constraints.txt)
+inputs=$(cksum pyproject.toml constraints.txt)
 
 say() { echo "$*" >&2; }
 
 stamp_of() { echo "$venv/dlm-installed-$1"; }
 
-is_usable() { # a Python that we support, with pip
-  "$python" -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
+is_usable() { # a Python that we support, with a pip that names this folder
+  "$python" -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null &&
+    grep -qsF "$(pwd -P)/$venv/bin/" $venv/bin/pip
 }
 
 is_fresh() {
@@ -82,7 +83,7 @@ if is_fresh; then
   exit 0
 fi
 if [ -e $unfinished ] || { [ -e $venv ] && ! is_usable; }; then
-  say "$venv is half-built or does not run: building it again."
+  say "$venv is half-built, moved or does not run: building it again."
   rm -rf $venv
 fi
 if [ ! -e $venv ]; then

@@ -62,6 +62,22 @@ def abstract(tree: Any) -> dict[str, jax.ShapeDtypeStruct]:
     return structs
 
 
+def writable(tree: Any) -> dict[str, Any]:
+    """Leaves by dotted path, after a look at whether all can be saved.
+
+    Raises:
+      TypeError: for a leaf that is no array.
+      ValueError: for an array that was donated, or that JAX would cast.
+    """
+    abstract(tree)
+    leaves = named(tree)
+    for name, leaf in leaves.items():
+        # Orbax would notice after it has started to write.
+        if isinstance(leaf, jax.Array) and leaf.is_deleted():
+            raise ValueError(f"{name} was donated or deleted; save what the step returned instead")
+    return leaves
+
+
 def check_fits(path: Path, wanted: dict[str, Any], *, inside: str | None = None) -> None:
     """Compare saved leaves with wanted ones before any is read.
 

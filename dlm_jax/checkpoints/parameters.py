@@ -69,14 +69,15 @@ def export_params(params: Any, path: str | Path) -> None:
     target = Path(path).absolute()
     if target.exists():
         raise CheckpointError(f"{path} exists already; choose a new path, or remove it first")
-    leaves.abstract(params)
+    saved = leaves.writable(params)
 
     def write() -> None:
         options = ocp.AsyncOptions(
-            post_finalization_callback=lambda: write_seal(target.parent, target.name, {})
+            post_finalization_callback=lambda: write_seal(target.parent, target.name, {}),
+            create_directories_asynchronously=False,
         )
         with ocp.StandardCheckpointer(async_options=options) as checkpointer:
-            checkpointer.save(target, leaves.plain(leaves.named(params)))
+            checkpointer.save(target, leaves.plain(saved))
             checkpointer.wait_until_finished()
 
     with Quiet():

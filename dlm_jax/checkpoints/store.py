@@ -72,7 +72,11 @@ class CheckpointStore:
             preservation_policy=self,
             cleanup_tmp_directories=True,
             lightweight_initialize=True,
-            async_options=ocp.AsyncOptions(post_finalization_callback=self._seal),
+            async_options=ocp.AsyncOptions(
+                post_finalization_callback=self._seal,
+                # Else a save that fails early leaves a thread waiting for a folder for ever.
+                create_directories_asynchronously=False,
+            ),
         )
         self._quiet = Quiet()
         self._manager = ocp.CheckpointManager(
@@ -115,6 +119,7 @@ class CheckpointStore:
 
         Raises:
           TypeError: if ``state`` holds what is no array.
+          ValueError: if ``state`` holds an array that was donated, or that JAX would cast.
           CheckpointError: if the step is not new, or this or the previous save failed.
         """
         self.wait()
@@ -124,14 +129,14 @@ class CheckpointStore:
                 f"step {step} cannot be saved in {self._directory}: it must be greater than the "
                 f"saved steps {self.steps()}; restore the newest first, or choose another folder"
             )
-        leaves.abstract(state)
+        saved = leaves.writable(state)
         folder.check_json("data", data)
         folder.check_json("meta", meta)
         values = {name: float(value) for name, value in (metrics or {}).items()}
 
         def start() -> None:
             items = {
-                folder.STATE: ocp.args.StandardSave(leaves.plain(leaves.named(state))),
+                folder.STATE: ocp.args.StandardSave(leaves.plain(saved)),
                 folder.DATA: ocp.args.JsonSave(data),
                 folder.META: ocp.args.JsonSave(meta),
             }

@@ -80,7 +80,7 @@ def apply_overrides(
         if name not in known:
             raise ValueError(f"{PREFIX}{name} is no key of the config; {nearest(name, known)}")
         section, _, field = name.rpartition(".")
-        target = changed[section] if section else changed
+        target: Any = changed[section] if section else changed
         with target.ignore_type():
             target[field] = _parse(text, hint_of(name))
     return changed

@@ -33,8 +33,8 @@ def make_sampler(
 
     @jax.jit
     def run(params: Any, key: Any, canvas: Any, grid: Any, filters: Filters) -> Sample:
-        encode = functools.partial(model.apply, params, method="encode")
-        head = functools.partial(model.apply, params, method="head")
+        encode: Any = functools.partial(model.apply, params, method="encode")
+        head: Any = functools.partial(model.apply, params, method="head")
         return sample(
             key,
             encode,
@@ -73,12 +73,10 @@ def request(run: Run, arguments: argparse.Namespace) -> tuple[np.ndarray, np.nda
     steps = arguments.steps
     check_steps(steps, int((canvas[0] == run.tokenizer.mask_id).sum()))
     filters = Filters(
-        *(
-            np.float32(x) if i != 1 else np.int32(x)
-            for i, x in enumerate(
-                (arguments.temperature, arguments.top_k, arguments.top_p, arguments.min_p)
-            )
-        )
+        temperature=np.asarray(arguments.temperature, np.float32),
+        top_k=np.asarray(arguments.top_k, np.int32),
+        top_p=np.asarray(arguments.top_p, np.float32),
+        min_p=np.asarray(arguments.min_p, np.float32),
     )
     check_filters(filters)
     return canvas, time_grid(steps, bucket=1 << (steps - 1).bit_length()), filters

@@ -6,6 +6,7 @@ of processes would accept silently.
 """
 
 import sys
+from typing import Any
 from typing import Self
 
 import grain
@@ -61,7 +62,8 @@ class Batches:
         self._share = batch_size // process_count
         self._offset = process_index * self._share
         self._read_ahead = read_ahead
-        self._order = grain.MapDataset.source(records).seed(seed).shuffle().repeat(None)
+        source: Any = records  # random access is all that grain asks of a source
+        self._order = grain.MapDataset.source(source).seed(seed).shuffle().repeat(None)
         self._next_record = 0
         self._iterator: grain.DatasetIterator | None = None
 
@@ -77,7 +79,7 @@ class Batches:
         return batch
 
     def _start(self) -> grain.DatasetIterator:
-        source = _BatchSource(
+        source: Any = _BatchSource(
             self._order, self._next_record + self._offset, self._batch_size, self._share
         )
         options = grain.ReadOptions(num_threads=2, prefetch_buffer_size=self._read_ahead)
@@ -132,5 +134,5 @@ class _BatchSource:
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         first = self._first + index * self._stride
-        rows = [self._order[first + row] for row in range(self._share)]
+        rows: list[Any] = [self._order[first + row] for row in range(self._share)]
         return {name: np.stack([row[name] for row in rows]) for name in rows[0]}

@@ -70,7 +70,7 @@ class Records:
         start = self._row_ends[row - 1] if row else 0
         pieces = [(int(a), int(b)) for a, b in self._pieces[start : self._row_ends[row]]]
         filled = fill_row(pieces, self.tokens, self.scored, length=self.length, pad_id=self.pad_id)
-        return {**filled, "index": np.int32(row)}
+        return {**filled, "index": np.asarray(row, np.int32)}
 
     def save(self, directory: Path) -> None:
         """Write the arrays, so that ``load`` can map them without reading them."""

@@ -101,7 +101,7 @@ def _nats_with_k_masked(
     masked = scored & (rank < k[:, None])
     count = scored.sum(axis=-1)
     share = k / jnp.maximum(count, 1)
-    hidden = model.apply(
+    hidden: Any = model.apply(
         params,
         jnp.where(masked, process.mask_id, tokens),
         process.schedule.inverse(1 - share),
@@ -109,8 +109,8 @@ def _nats_with_k_masked(
         positions=batch["positions"],
         method="encode",
     )
-    kernel = model.apply(params, method="output_projection")
-    _, nats = weighted_cross_entropy(
+    kernel: Any = model.apply(params, method="output_projection")
+    scored_rows: Any = weighted_cross_entropy(
         hidden.reshape(B * T, -1),
         kernel,
         tokens.reshape(-1),
@@ -118,6 +118,7 @@ def _nats_with_k_masked(
         process.banned(kernel.shape[-1]),
         model.config.dtype,
     )
+    nats = scored_rows[1]
     return nats.reshape(B, T).sum(axis=-1) / jnp.maximum(share, 1.0 / T)
 
 

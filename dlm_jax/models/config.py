@@ -40,8 +40,8 @@ class TransformerConfig:
       tied_embeddings: the output projection is the transposed token embedding.
       qk_norm: root-mean-square norm of each query and key head.
       scale_embeddings: multiply token embeddings by sqrt(D) at the input, so that the residual
-        stream starts with unit variance (Vaswani et al. 2017, section 3.4). False for weights that
-        were trained without it.
+        stream starts with variance of order one (Vaswani et al. 2017, section 3.4). False for
+        weights that were trained without it.
       dropout: probability of dropping an entry after attention, feed-forward and embedding.
       attention_dropout: probability of dropping an attention weight.
       time_conditioning: ``none``, ``adaln`` (shift, scale and gate in every block) or ``add``

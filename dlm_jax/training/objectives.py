@@ -6,6 +6,7 @@ large batch would have seen.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 from typing import NamedTuple
 from typing import Protocol
@@ -29,7 +30,7 @@ from dlm_jax.typing import Tokens
 from dlm_jax.typing import Weights
 
 Params = dict[str, Any]
-Batch = dict[str, Array]
+Batch = Mapping[str, Array]
 
 
 def make_batch(tokens: Tokens) -> Batch:
@@ -139,7 +140,7 @@ class MaskedObjective:
         """Weighted cross-entropy at the masked positions; no other logits are computed."""
         B, T = noised.x_0.shape
         rngs = None if dropout_key is None else {"dropout": dropout_key}
-        hidden = self.model.apply(
+        hidden: Any = self.model.apply(
             params,
             noised.x_t,
             noised.time,
@@ -149,8 +150,8 @@ class MaskedObjective:
             rngs=rngs,
             method="encode",
         )
-        kernel = self.model.apply(params, method="output_projection")
-        total, nats = weighted_cross_entropy(
+        kernel: Any = self.model.apply(params, method="output_projection")
+        sums: Any = weighted_cross_entropy(
             hidden.reshape(B * T, -1),
             kernel,
             noised.x_0.reshape(-1),
@@ -158,6 +159,7 @@ class MaskedObjective:
             self.process.banned(kernel.shape[-1]),
             self.model.config.dtype,
         )
+        total, nats = sums
         row_nats = (nats.reshape(B, T) * noised.weights).sum(axis=-1)
         row_tokens = noised.scored.sum(axis=-1)
         return LossSums(total, row_tokens.sum(), row_nats, row_tokens, noised.time)

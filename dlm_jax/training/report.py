@@ -4,7 +4,6 @@ import json
 import logging
 import math
 import os
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -54,6 +53,7 @@ class Reporter:
         self._total = total_steps
         self._console = console or Console()
         self._progress: Progress | None = None
+        self._handler: logging.Handler | None = None
         self._file: Any = None
         self._events: Any = _open_events(workdir) if tensorboard and self._active else None
         if not self._active:
@@ -74,10 +74,10 @@ class Reporter:
                 "train", total=total_steps, completed=first_step, numbers=""
             )
             self._progress.start()
-        elif not _LOG.handlers:
-            handler = logging.StreamHandler(sys.stdout)
-            handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-            _LOG.addHandler(handler)
+        else:
+            self._handler = logging.StreamHandler(self._console.file)
+            self._handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+            _LOG.addHandler(self._handler)
             _LOG.setLevel(logging.INFO)
             _LOG.propagate = False
 
@@ -121,6 +121,9 @@ class Reporter:
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
+        if self._handler is not None:
+            _LOG.removeHandler(self._handler)
+            self._handler = None
         for sink in (self._file, self._events):
             if sink is not None:
                 sink.close()

@@ -60,7 +60,7 @@ def make_train_step(
         loss = sums.total / jnp.maximum(sums.weight, 1.0)
         finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
+        params: Any = optax.apply_updates(state.params, updates)
         moved = TrainState(
             step=state.step + 1,
             params=params,

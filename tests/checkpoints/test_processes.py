@@ -109,8 +109,11 @@ tree = {"params": {"a": jnp.arange(32.0).reshape(16, 2)}, "step": jnp.int32(3)}
 for step in (1, 2):
     with CheckpointStore(sys.argv[1]) as store:
         store.save(step, tree, data={}, meta={})
-print([thread.name for thread in threading.enumerate() if thread not in before])
-absl_logging.info("the user's own line")
+        absl_logging.info("the user's line %d", step)
+left = [thread for thread in threading.enumerate() if thread not in before]
+for thread in left:
+    thread.join(10)
+print([thread.name for thread in left if thread.is_alive()])
 """
 
 
@@ -119,7 +122,7 @@ def test_process_ends_quietly_with_its_last_save_on_disk(tmp_path):
     done = python(LEAVES, tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "[]\n"
-    assert done.stderr == "INFO:absl:the user's own line\n"
+    assert done.stderr == "INFO:absl:the user's line 1\nINFO:absl:the user's line 2\n"
     with CheckpointStore(tmp_path) as store:
         assert store.steps() == [1, 2]
         assert_same_bits(store.restore(TREE).state, TREE)
