@@ -137,6 +137,8 @@ def with_defaults(config: ml_collections.ConfigDict) -> ml_collections.ConfigDic
     for name, cls in _SECTIONS.items():
         if name not in full:
             full[name] = ml_collections.ConfigDict()
+        if not isinstance(full[name], ml_collections.ConfigDict):
+            raise ValueError(f"config.{name} must be a group of keys, got {full[name]!r}")
         for field in dataclasses.fields(cls):
             decided = field.name in _DECIDED.get(name, ())
             if field.default is not dataclasses.MISSING and not decided:
@@ -166,6 +168,7 @@ def resolve(config: ml_collections.ConfigDict) -> Experiment:
     if missing:
         raise ValueError(f"config has no {missing[0]!r}; it needs seed, data, model and training")
     seed = _typed(values["seed"], int, "seed")
+    check_seed(seed, "seed")
     training = _section(TrainingSpec, values["training"], "training")
     experiment = Experiment(
         seed=seed,
@@ -184,6 +187,16 @@ def resolve(config: ml_collections.ConfigDict) -> Experiment:
     return experiment
 
 
+def check_seed(seed: int, name: str) -> None:
+    """Refuse seeds that a key cannot hold.
+
+    Raises:
+      ValueError: naming the seed and its range.
+    """
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"{name}={seed} must lie in [0, 2**32)")
+
+
 def _cross_check(experiment: Experiment) -> None:
     if experiment.process.name not in PROCESSES:
         raise ValueError(
@@ -196,6 +209,11 @@ def _cross_check(experiment: Experiment) -> None:
     if experiment.data.length > model.max_length:
         raise ValueError(
             f"data.length={experiment.data.length} is longer than "
+            f"model.max_length={model.max_length}; shorten one or lengthen the other"
+        )
+    if experiment.sampling.length > model.max_length:
+        raise ValueError(
+            f"sampling.length={experiment.sampling.length} is longer than "
             f"model.max_length={model.max_length}; shorten one or lengthen the other"
         )
     if model.attention != "bidirectional":

@@ -40,6 +40,14 @@ def write_seal(directory: Path, name: str, metrics: dict[str, float]) -> None:
     (path / SEAL).write_text(json.dumps({"files": sums, "metrics": metrics}), encoding="utf-8")
 
 
+def replace_metrics(path: Path, metrics: dict[str, float]) -> None:
+    """Give a complete checkpoint other metrics, in one replacement of its seal."""
+    seal = {**read_seal(path), "metrics": metrics}
+    temporary = path / f".{SEAL}"
+    temporary.write_text(json.dumps(seal), encoding="utf-8")
+    temporary.replace(path / SEAL)
+
+
 def read_seal(path: Path) -> dict[str, Any]:
     """The seal of a checkpoint.
 

@@ -21,6 +21,7 @@ from dlm_jax.checkpoints.errors import CheckpointError
 from dlm_jax.checkpoints.errors import Quiet
 from dlm_jax.checkpoints.errors import explained
 from dlm_jax.checkpoints.seal import check_seal
+from dlm_jax.checkpoints.seal import replace_metrics
 from dlm_jax.checkpoints.seal import write_seal
 
 _LOGGER = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ class CheckpointStore:
             lightweight_initialize=True,
             async_options=ocp.AsyncOptions(
                 post_finalization_callback=self._seal,
-                # Else a save that fails early leaves a thread waiting for a folder for ever.
+                # Else a save that fails early can leave a thread that never lets the process end.
                 create_directories_asynchronously=False,
             ),
         )
@@ -147,6 +148,19 @@ class CheckpointStore:
         self._attempt(step, start)
         if wait:
             self.wait()
+
+    def set_metrics(self, step: int, metrics: dict[str, float]) -> None:
+        """Give a saved checkpoint its metrics, when it was scored after it was written.
+
+        Raises:
+          CheckpointError: if there is no such complete checkpoint.
+        """
+        self.wait()
+        folder.pick_step(self._directory, step)
+        values = {name: float(value) for name, value in metrics.items()}
+        if jax.process_index() == 0:
+            replace_metrics(self._directory / str(step), values)
+        self._metrics[step] = values
 
     def restore(self, like: Any, step: int | None = None) -> Restored:
         """Read a checkpoint into the structure, shapes and dtypes of ``like``.

@@ -5,6 +5,8 @@ import difflib
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
+from typing import NoReturn
 
 from dlm_jax import __version__
 
@@ -12,14 +14,21 @@ DEMO_CONFIG = "configs/masked_demo.py"
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse that names the nearest flag for a mistyped one."""
+    """argparse that takes no abbreviations and names the nearest flag for a mistyped one."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
+
+    def error(self, message: str) -> NoReturn:
+        """One line, without the whole usage before it."""
+        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
     def unknown(self, arguments: Sequence[str]) -> None:
         flags = [flag for action in self._actions for flag in action.option_strings]
         given = arguments[0].partition("=")[0]
         close = difflib.get_close_matches(given, flags, n=1)
-        advice = f"did you mean {close[0]}?" if close else f"see {self.prog} --help"
-        self.error(f"unknown argument {arguments[0]}; {advice}")
+        advice = f"; did you mean {close[0]}?" if close else ""
+        self.error(f"unknown argument {_shortened(arguments[0])}{advice}")
 
 
 def _parser() -> tuple[_Parser, dict[str, _Parser]]:
@@ -89,17 +98,31 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _shortened(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:120]} ... {text[-60:]}"
+
+
 def _print_help(parser: argparse.ArgumentParser, given: Sequence[str]) -> None:
-    """Flags, then every key of the chosen config with its value."""
+    """Flags, then every key of the chosen config with its value.
+
+    Raises:
+      ValueError: if ``--config`` names no config.
+    """
     from dlm_jax.cli.overrides import PREFIX
+    from dlm_jax.cli.overrides import default_config
     from dlm_jax.cli.overrides import flatten
     from dlm_jax.cli.overrides import load_config
 
+    reader = _Parser(add_help=False)
+    reader.add_argument("--config", default=DEMO_CONFIG)
+    path = reader.parse_known_args(given)[0].config
+    if path == DEMO_CONFIG and not os.path.exists(path):  # outside a checkout
+        path, config = "the defaults", default_config()
+    else:
+        config = load_config(path)
     parser.print_help()
-    chosen = [text.partition("=")[2] for text in given if text.startswith("--config=")]
-    path = (chosen or [DEMO_CONFIG])[-1]
     print(f"\nkeys of {path}, each set by {PREFIX}KEY=VALUE (None means None):")
-    for key, value in flatten(load_config(path)).items():
+    for key, value in flatten(config).items():
         print(f"  {PREFIX}{key}={value}")
 
 
@@ -138,10 +161,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     given = list(sys.argv[1:] if argv is None else argv)
     parser, commands = _parser()
-    if given[:1] in (["train"], ["demo"]) and {"-h", "--help"} & set(given):
-        _print_help(commands[given[0]], given)
-        return 0
     try:
+        if given[:1] in (["train"], ["demo"]) and {"-h", "--help"} & set(given):
+            _print_help(commands[given[0]], given)
+            return 0
         others, overrides = split_overrides(given)
         arguments, unknown = parser.parse_known_args(others)
         command = commands[arguments.command]
@@ -152,8 +175,15 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"--config.{overrides[0]}: {arguments.command} reads the run's own config"
             )
         return _dispatch(arguments, overrides)
+    except KeyboardInterrupt:
+        print("dlm: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output, as in "dlm sample | head", has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except (ValueError, OSError, ImportError, RuntimeError) as error:
         if os.environ.get("DLM_TRACEBACK"):
             raise
-        print(f"dlm: error: {error}", file=sys.stderr)
+        text = error.strerror if isinstance(error, OSError) and not error.filename else error
+        print(f"dlm: error: {text}", file=sys.stderr)
         return 2

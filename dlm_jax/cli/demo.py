@@ -9,12 +9,14 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 from rich.console import Console
+from rich.text import Text
 
 from dlm_jax.cli.evaluate import report
 from dlm_jax.cli.run import Run
 from dlm_jax.cli.run import open_run
 from dlm_jax.cli.sample import make_sampler
 from dlm_jax.cli.sample import request
+from dlm_jax.cli.sample import trace_frames
 from dlm_jax.cli.show import show_trace
 from dlm_jax.cli.train import run_training
 from dlm_jax.cli.validate import Validation
@@ -88,8 +90,7 @@ def _write_page(run: Run, params: object, console: Console, written: io.StringIO
     sampler = make_sampler(run.model, run.process, order=run.experiment.sampling.order, trace=True)
     result = sampler(params, jax.random.key(1), jnp.asarray(canvas), grid, filters)
     assert result.trace is not None
-    steps = run.experiment.sampling.steps
-    frames = np.concatenate([canvas[None], np.asarray(result.trace.tokens)])[: steps + 1, 0]
+    frames = trace_frames(canvas, grid, result.trace)
     show_trace(console, run.tokenizer, frames)
     written.write(f"{run.tokenizer.decode(frames[-1].tolist())}\n\n")
 
@@ -107,7 +108,6 @@ def _fill_gap(run: Run, params: object, console: Console, written: io.StringIO) 
     for row in np.asarray(tokens):
         text = run.tokenizer.decode(row.tolist())
         middle = text.removeprefix(prompt).removesuffix(suffix)
-        console.print(prompt, end="", markup=False, highlight=False)
-        console.print(middle, end="", style="bold green", markup=False, highlight=False)
-        console.print(suffix, markup=False, highlight=False)
+        # A Text is printed as it is: no markup, no ":smile:", no wrapping.
+        console.print(Text.assemble(prompt, (middle, "bold green"), suffix), soft_wrap=True)
         written.write(f"{text}\n")

@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import json
 import math
+from pathlib import Path
 
 import jax
 from rich.console import Console
@@ -12,6 +13,8 @@ from rich.table import Table
 from dlm_jax.cli.run import Run
 from dlm_jax.cli.run import open_run
 from dlm_jax.cli.validate import Validation
+from dlm_jax.cli.workdir import DATA
+from dlm_jax.config import check_seed
 from dlm_jax.data import Prepared
 from dlm_jax.data import prepare
 from dlm_jax.evaluation import Bound
@@ -21,14 +24,16 @@ from dlm_jax.evaluation import unigram_bits_per_byte
 
 def run_evaluation(arguments: argparse.Namespace, console: Console) -> int:
     """Score the validation split and print a table, and one JSON line with ``--json``."""
-    if arguments.samples < 2:
+    check_seed(arguments.seed, "--seed")
+    if not 2 <= arguments.samples < 2**16:
         raise ValueError(
-            f"--samples={arguments.samples} must be at least 2: one draw of each row has no "
-            "standard error"
+            f"--samples={arguments.samples} must be at least 2 (one draw of each row has no "
+            "standard error) and below 65536"
         )
     run = open_run(arguments.workdir)
     params = run.params(checkpoint=arguments.checkpoint, ema=not arguments.no_ema)
     prepared = prepare(run.experiment.data, run.path)
+    warn_of_other_data(run.path, prepared, console)
     spec = dataclasses.replace(run.experiment.evaluation, samples=arguments.samples)
     validation = Validation(run.model, run.process, prepared, spec, jax.random.key(arguments.seed))
     with console.status("scoring the validation split"):
@@ -38,6 +43,24 @@ def run_evaluation(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.json:
         print(json.dumps(figures(prepared, bound)))
     return 0
+
+
+def warn_of_other_data(path: Path, prepared: Prepared, console: Console) -> None:
+    """Say so when the text has changed since the run was trained: a new split may hold old text."""
+    try:
+        recorded = json.loads((path / DATA).read_text(encoding="utf-8"))["validation_fingerprint"]
+    except (OSError, ValueError, KeyError, TypeError):
+        recorded = "not recorded"
+    if recorded != prepared.validation.fingerprint:
+        console.print(
+            f"warning: the validation split is not the one of the training run (fingerprint "
+            f"{prepared.validation.fingerprint}, was {recorded}), so the model may have been "
+            "trained on some of this text",
+            style="bold yellow",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def figures(prepared: Prepared, bound: Bound) -> dict[str, float | int | str]:

@@ -2,6 +2,8 @@
 
 import ast
 import importlib.util
+import traceback
+from collections.abc import Callable
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,17 +28,38 @@ def load_config(path: str) -> ml_collections.ConfigDict:
         raise ValueError(f"--config={path}: no such Python file; see configs/ for examples")
     spec = importlib.util.spec_from_file_location(f"dlm_config_{file.stem}", file)
     assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    if not hasattr(module, "get_config"):
+    module, loader = importlib.util.module_from_spec(spec), spec.loader
+    _run_user_code(path, lambda: loader.exec_module(module))
+    if not callable(getattr(module, "get_config", None)):
         raise ValueError(f"--config={path} defines no get_config(); see configs/ for examples")
-    config = module.get_config()
+    config = _run_user_code(path, module.get_config)
     if not isinstance(config, ml_collections.ConfigDict):
         raise ValueError(
             f"get_config() of {path} must return an ml_collections.ConfigDict, "
             f"got {type(config).__name__}"
         )
     return with_defaults(config)
+
+
+def default_config() -> ml_collections.ConfigDict:
+    """Every key that has a default, for people without a config file at hand."""
+    return with_defaults(ml_collections.ConfigDict())
+
+
+def _run_user_code(path: str, action: Callable[[], Any]) -> Any:
+    """Call code of a config file, and turn whatever it raises into one line that names the place.
+
+    Raises:
+      ValueError: with the file, the line and the reason.
+    """
+    try:
+        return action()
+    except SyntaxError as error:
+        raise ValueError(f"--config={path} line {error.lineno}: {error.msg}") from error
+    except (Exception, SystemExit) as error:  # the file may raise anything
+        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
+        where = f" line {lines[-1]}" if lines else ""
+        raise ValueError(f"--config={path}{where}: {type(error).__name__}: {error}") from error
 
 
 def split_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

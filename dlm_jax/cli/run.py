@@ -1,6 +1,7 @@
 """A trained run read back from its folder: tokenizer, model, process and parameters."""
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +40,13 @@ class Run:
         Raises:
           ValueError: if there is no such checkpoint, or it does not fit the model.
         """
-        if checkpoint not in ("latest", "best") and not checkpoint.isdigit():
+        number = re.fullmatch("[0-9]{1,18}", checkpoint)
+        if checkpoint not in ("latest", "best") and not number:
             raise ValueError(f"--checkpoint={checkpoint} must be latest, best or a step number")
         return restore_params(
             self.path / CHECKPOINTS,
             jax.eval_shape(lambda: init_params(self.model, jax.random.key(0))),
-            step=int(checkpoint) if checkpoint.isdigit() else checkpoint,
+            step=int(checkpoint) if number else checkpoint,
             ema=ema and self.experiment.training.ema_decay is not None,
         )
 

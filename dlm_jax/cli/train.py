@@ -8,10 +8,12 @@ import jax.numpy as jnp
 import ml_collections
 
 from dlm_jax.checkpoints import CheckpointStore
+from dlm_jax.checkpoints import complete_steps
 from dlm_jax.cli.run import build
 from dlm_jax.cli.run import init_params
 from dlm_jax.cli.validate import Validation
 from dlm_jax.cli.workdir import CHECKPOINTS
+from dlm_jax.cli.workdir import DATA
 from dlm_jax.cli.workdir import METRICS
 from dlm_jax.cli.workdir import Workdir
 from dlm_jax.cli.workdir import write_text
@@ -32,6 +34,7 @@ from dlm_jax.training.flops import training_flops_per_token
 from dlm_jax.training.loop import BEST_METRIC
 from dlm_jax.training.preemption import StopRequest
 from dlm_jax.training.report import Reporter
+from dlm_jax.training.report import read_metrics
 
 
 def run_training(config: ml_collections.ConfigDict, workdir: str, *, restart: bool = False) -> int:
@@ -51,31 +54,38 @@ def run_training(config: ml_collections.ConfigDict, workdir: str, *, restart: bo
     experiment = resolve(config)
     with StopRequest() as stop, Workdir.claim(workdir, config, restart=restart) as work:
         path = work.path
-        with CheckpointStore(
-            path / CHECKPOINTS, keep=experiment.training.keep, best_metric=BEST_METRIC
-        ) as store:
-            first = store.latest() or 0
-            reporter = Reporter(
-                path,
-                total_steps=experiment.training.steps,
-                first_step=first,
-                tensorboard=experiment.training.tensorboard,
-            )
-            with reporter:
-                if first >= experiment.training.steps:
-                    reporter.message(
-                        f"{path} is finished at step {first}; nothing to do (--restart trains anew)"
-                    )
-                    return 0
-                prepared = _prepare(experiment, path, reporter)
-                return _train(experiment, prepared, path, store, reporter, stop)
+        steps = experiment.training.steps
+        first = max(complete_steps(path / CHECKPOINTS), default=0)
+        reporter = Reporter(
+            path,
+            total_steps=steps,
+            first_step=first,
+            tensorboard=experiment.training.tensorboard,
+        )
+        with reporter:
+            if first >= steps and _is_scored(path, steps):
+                reporter.message(
+                    f"{path} is finished at step {first}; nothing to do (--restart trains anew)"
+                )
+                return 0
+            prepared = _prepare(experiment, path, reporter)
+            return _train(experiment, prepared, work, reporter, stop)
+
+
+def _is_scored(path: Path, step: int) -> bool:
+    """Whether the evaluation that ends a run was completed."""
+    records = read_metrics(path / METRICS)
+    return any(record["kind"] == "evaluation" and record["step"] == step for record in records)
 
 
 def _prepare(experiment: Experiment, path: Path, reporter: Reporter) -> Prepared:
     reporter.message(f"data: {experiment.data.path or 'prose of the running Python'}")
     prepared = prepare(experiment.data, path)
     facts = prepared.facts()
-    write_text(path / "data.json", json.dumps(facts, indent=2) + "\n")
+    # A run that goes on keeps the record of the data it began with.
+    if not complete_steps(path / CHECKPOINTS):
+        prints = {"validation_fingerprint": prepared.validation.fingerprint}
+        write_text(path / DATA, json.dumps(facts | prints, indent=2) + "\n")
     reporter.message("  ".join(f"{name}={value}" for name, value in facts.items()))
     return prepared
 
@@ -83,18 +93,22 @@ def _prepare(experiment: Experiment, path: Path, reporter: Reporter) -> Prepared
 def _train(
     experiment: Experiment,
     prepared: Prepared,
-    path: Path,
-    store: CheckpointStore,
+    work: Workdir,
     reporter: Reporter,
     stop: StopRequest,
 ) -> int:
     training = experiment.training
+    path = work.path
     model, process = build(experiment, prepared.tokenizer)
     optimizer = make_optimizer(experiment.optimizer)
     key_init, key_train, key_evaluate = jax.random.split(jax.random.key(experiment.seed), 3)
-    state = init_state(init_params(model, key_init), optimizer, ema=training.ema_decay is not None)
-    batches = Batches(prepared.train, batch_size=training.batch_size, seed=experiment.seed)
-    try:
+    with (
+        Batches(prepared.train, batch_size=training.batch_size, seed=experiment.seed) as batches,
+        CheckpointStore(path / CHECKPOINTS, keep=training.keep, best_metric=BEST_METRIC) as store,
+    ):
+        state = init_state(
+            init_params(model, key_init), optimizer, ema=training.ema_decay is not None
+        )
         if store.latest() is not None:
             state = _restore(store, state, batches, reporter)
         train_step = make_train_step(
@@ -122,6 +136,7 @@ def _train(
             share = mfu(tokens_per_second, flops, jax.devices()[0].device_kind, jax.device_count())
             return {} if share is None else {"mfu": share}
 
+        work.commit()
         outcome = train(
             state,
             train_step,
@@ -141,8 +156,6 @@ def _train(
             workdir=path,
             rates=rates,
         )
-    finally:
-        batches.close()
     if not outcome.finished:
         reporter.message(
             f"stopped by signal {stop.signal} at step {int(outcome.state.step)}; "

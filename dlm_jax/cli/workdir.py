@@ -4,6 +4,7 @@ import dataclasses
 import fcntl
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Self
 
 import ml_collections
 
+from dlm_jax.checkpoints import complete_steps
 from dlm_jax.cli.overrides import flatten
 from dlm_jax.config import with_defaults
 
@@ -18,9 +20,13 @@ CONFIG = "config.json"
 LOCK = "run.lock"
 CHECKPOINTS = "checkpoints"
 METRICS = "metrics.jsonl"
+DATA = "data.json"
 
-_FILES = (CONFIG, METRICS, "loss.png", "samples.txt", "data.json")
-_FOLDERS = (CHECKPOINTS, "tokenizer", "tensorboard")
+_OTHERS = (METRICS, "loss.png", "samples.txt", DATA, CHECKPOINTS, "tokenizer", "tensorboard")
+_RUN = (*_OTHERS, CONFIG)
+_MARKS = frozenset(("seed", "data", "model", "training"))
+_REPLACED, _DISCARDED = ".replaced", ".discarded"
+_TEMPORARY = re.compile(r"\.(.+\.(json|jsonl|png|txt)\.\d+|tokenizer\.new)")
 _FREE = ("evaluation.", "sampling.")
 _FREE_KEYS = (
     "training.log_every",
@@ -34,13 +40,14 @@ _FREE_KEYS = (
 class Workdir:
     """A folder that one process trains in; a context manager that holds its lock.
 
+    A run that ``restart`` replaces is only moved aside until :meth:`commit`, and comes back if the
+    new one fails before that, or is killed.
+
     Attributes:
       path: the folder.
-      resumed: whether it held a run of this config already.
     """
 
     path: Path
-    resumed: bool = False
     _lock: Any = None
 
     @classmethod
@@ -49,10 +56,12 @@ class Workdir:
     ) -> Self:
         """Make or re-enter the folder of a config, before anything slow starts.
 
+        A run of another config gives way if it has no checkpoint: nothing was learned yet.
+
         Args:
           path: the folder.
           config: with its defaults filled in.
-          restart: throw away the run that is there.
+          restart: replace the run that is there.
 
         Raises:
           ValueError: if the folder cannot be written, is in use, belongs to another config, or
@@ -61,11 +70,15 @@ class Workdir:
         work = cls(Path(path))
         work._lock = _lock(work.path)
         try:
-            if restart:
-                work._clear()
-            work.resumed = (work.path / CONFIG).is_file()
-            if work.resumed:
-                _check_same(work.path, read_config(work.path), config)
+            work._tidy()
+            if (work.path / CONFIG).is_file():
+                old = read_config(work.path)
+                if restart:
+                    work._move_aside()
+                elif complete_steps(work.path / CHECKPOINTS):
+                    _check_same(work.path, old, config)
+                elif _differing(old, config):
+                    work._clear()
             elif strange := sorted(p.name for p in work.path.iterdir() if p.name != LOCK):
                 raise ValueError(
                     f"--workdir={path} holds {strange[0]!r} but no {CONFIG}, so it is no run of "
@@ -73,7 +86,7 @@ class Workdir:
                 )
             write_text(work.path / CONFIG, json.dumps(config.to_dict(), indent=2) + "\n")
         except BaseException:
-            work.release()
+            work.__exit__()
             raise
         return work
 
@@ -81,43 +94,95 @@ class Workdir:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.release()
-
-    def release(self) -> None:
-        """Let another process in."""
+        """Bring back a run whose replacement did not come to :meth:`commit`; unlock."""
         if self._lock is not None:
+            self._tidy()
             self._lock.close()
             self._lock = None
 
+    def commit(self) -> None:
+        """Delete the run that was moved aside: the new one is about to train."""
+        aside, discarded = self.path / _REPLACED, self.path / _DISCARDED
+        if aside.is_dir():
+            aside.rename(discarded)
+            _remove(discarded)
+
+    def _tidy(self) -> None:
+        """Undo what a killed or failed attempt left: a run moved aside, half-written files."""
+        aside = self.path / _REPLACED
+        if aside.is_dir():
+            # The config is the last to go and the first to come back: while it lies aside, all
+            # that stands in the folder is the failed attempt's.
+            if (aside / CONFIG).is_file():
+                self._clear()
+                (aside / CONFIG).rename(self.path / CONFIG)
+            for kept in aside.iterdir():
+                kept.rename(self.path / kept.name)
+            aside.rmdir()
+        for path in self.path.iterdir():
+            if path.name == _DISCARDED or _TEMPORARY.fullmatch(path.name):
+                _remove(path)
+
+    def _move_aside(self) -> None:
+        aside = self.path / _REPLACED
+        aside.mkdir()
+        for name in _RUN:
+            if (self.path / name).exists():
+                (self.path / name).rename(aside / name)
+
     def _clear(self) -> None:
         """Remove what a run writes, and nothing else."""
-        for name in _FILES:
-            (self.path / name).unlink(missing_ok=True)
-        for name in _FOLDERS:
-            shutil.rmtree(self.path / name, ignore_errors=True)
+        for name in _RUN:
+            _remove(self.path / name)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def read_config(path: Path) -> ml_collections.ConfigDict:
     """The config of the run in a folder.
 
     Raises:
-      ValueError: if there is none, or it is damaged.
+      ValueError: if there is none, it is damaged, or it is no config of ours.
     """
     file = path / CONFIG
     if not file.is_file():
         raise ValueError(f"--workdir={path} holds no {CONFIG}; train a model there first")
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{file} is damaged ({error}); restore it or start anew") from error
+    except (ValueError, OSError) as error:
+        raise ValueError(
+            f"{file} is damaged ({error}); restore it, or delete the folder"
+        ) from error
+    if not isinstance(values, dict) or not _MARKS <= values.keys():
+        raise ValueError(
+            f"{file} is no config of a run of ours (it lacks some of {', '.join(sorted(_MARKS))}); "
+            "choose another folder"
+        )
     return with_defaults(ml_collections.ConfigDict(values))
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file in one go, so that a reader never sees half of it."""
+    """Replace a file in one go, so that a reader never sees half of it.
+
+    Raises:
+      OSError: naming the file and the remedy.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise OSError(
+            error.errno,
+            f"{path} cannot be written ({error.strerror}); free space on the disk or choose a "
+            "folder that you can write",
+        ) from error
 
 
 def _lock(path: Path) -> Any:
@@ -137,25 +202,38 @@ def _lock(path: Path) -> Any:
         raise ValueError(
             f"--workdir={path} is in use by process {owner}; wait for it, or choose another folder"
         ) from error
-    handle.truncate(0)
-    handle.write(str(os.getpid()))
-    handle.flush()
+    try:
+        handle.truncate(0)
+        handle.write(str(os.getpid()))
+        handle.flush()
+    except OSError as error:
+        raise ValueError(
+            f"--workdir={path} cannot be written ({error.strerror}); free space on its disk"
+        ) from error
     return handle
 
 
-def _check_same(path: Path, old: ml_collections.ConfigDict, new: ml_collections.ConfigDict) -> None:
-    before = json.loads(json.dumps(flatten(old)))
-    after = json.loads(json.dumps(flatten(new)))
-    differing = [
+def _differing(old: ml_collections.ConfigDict, new: ml_collections.ConfigDict) -> list[str]:
+    """Keys on which two configs differ and that a run cannot change half-way."""
+    before, after = _plain(old), _plain(new)
+    return [
         key
         for key in sorted(before.keys() | after.keys())
         if before.get(key) != after.get(key) and not key.startswith(_FREE) and key not in _FREE_KEYS
     ]
+
+
+def _plain(config: ml_collections.ConfigDict) -> dict[str, Any]:
+    return json.loads(json.dumps(flatten(config)))
+
+
+def _check_same(path: Path, old: ml_collections.ConfigDict, new: ml_collections.ConfigDict) -> None:
+    differing = _differing(old, new)
     if differing:
         key = differing[0]
         more = f" (and {len(differing) - 1} more)" if len(differing) > 1 else ""
         raise ValueError(
-            f"--workdir={path} belongs to another config: {key} is {before.get(key)!r} there and "
-            f"{after.get(key)!r} here{more}; choose another folder, repeat the old settings, or "
-            "throw the old run away with --restart"
+            f"--workdir={path} belongs to another config: {key} is {_plain(old).get(key)!r} there "
+            f"and {_plain(new).get(key)!r} here{more}; choose another folder, repeat the old "
+            "settings, or replace the old run with --restart"
         )

@@ -1,6 +1,7 @@
 """From a spec to a tokenizer and two splits."""
 
 import dataclasses
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from dlm_jax.data.rows import cut_windows
 from dlm_jax.data.rows import pack
 from dlm_jax.data.sources import Document
 from dlm_jax.data.sources import read_documents
+from dlm_jax.data.sources import read_text
 from dlm_jax.data.spec import DataSpec
 from dlm_jax.data.splits import split_documents
 from dlm_jax.data.tokenizers import ByteTokenizer
@@ -105,12 +107,13 @@ def _tokenizer(spec: DataSpec, train: Sequence[Document], directory: Path) -> To
         file = Path(spec.tokenizer_path or "")
         if not file.is_file():
             raise ValueError(f"data.tokenizer_path={file} does not exist; give a tokenizer.json")
-        tokenizer = JsonTokenizer(file.read_text(encoding="utf-8"))
+        tokenizer = JsonTokenizer(read_text(file))
     else:
         texts = [document.prompt + document.text for document in train]
         tokenizer = train_sentencepiece(texts, kind=spec.tokenizer, vocab_size=spec.vocab_size)
     # Written beside and renamed: a half-written tokenizer must never be taken for the run's own.
     temporary = directory.with_name(".tokenizer.new")
+    shutil.rmtree(temporary, ignore_errors=True)
     tokenizer.save(temporary)
     temporary.rename(directory)
     return tokenizer

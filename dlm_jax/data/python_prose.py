@@ -55,10 +55,10 @@ def _help_topics(root: Path) -> list[tuple[str, str]]:
     file = root / "pydoc_data" / "topics.py"
     if not file.is_file():
         return []
-    topics: dict[str, str] = {}
+    topics: dict[str, str] = {}  # by text: "if" and "else" share one
     for node in ast.walk(ast.parse(file.read_bytes())):
         if isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):
                 if isinstance(key, ast.Constant) and isinstance(value, ast.Constant):
-                    topics[str(key.value)] = str(value.value)
-    return [(f"topic {name}", inspect.cleandoc(text) + "\n") for name, text in topics.items()]
+                    topics.setdefault(inspect.cleandoc(str(value.value)) + "\n", str(key.value))
+    return [(f"topic {name}", text) for text, name in topics.items()]

@@ -37,6 +37,8 @@ def read_documents(path: str | None) -> list[Document]:
       ValueError: for input that is missing, empty, binary, no UTF-8, or no valid JSON lines; names
         the file and the line or byte.
     """
+    if path == "":
+        raise ValueError("data.path is empty; give a file or a folder, or None for Python's prose")
     if path is None:
         return [Document(text, name) for name, text in python_prose()]
     source = Path(path)
@@ -104,6 +106,8 @@ def _read_json_lines(file: Path) -> Iterator[Document]:
             raise ValueError(
                 f"{where} is not valid JSON: {error.msg} at column {error.colno}"
             ) from error
+        except RecursionError as error:
+            raise ValueError(f"{where} is nested too deeply; give plain records") from error
         if not isinstance(record, dict):
             raise ValueError(f"{where} must be a JSON object, got {type(record).__name__}")
         if "text" in record:

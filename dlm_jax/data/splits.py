@@ -26,7 +26,7 @@ def split_documents(
       (training, validation), each in the given order.
 
     Raises:
-      ValueError: if one side would be empty.
+      ValueError: if one side would be empty, or would hold text of the other.
     """
     if split == "auto":
         split = "document" if len({d.text for d in documents}) >= _FEW else "span"
@@ -78,6 +78,12 @@ def _by_span(
         elif start >= boundary:
             held.append(document)
         else:
+            if sum(other.text == document.text for other in documents) > 1:
+                raise ValueError(
+                    f"{document.name} is cut between training and validation, and the same text "
+                    "occurs twice, so training would hold what validation scores; remove the "
+                    "repetition or use split='document'"
+                )
             cut = _boundary(document.text, boundary - start)
             for side, text in ((train, document.text[:cut]), (held, document.text[cut:])):
                 if text:

@@ -102,7 +102,8 @@ class SentencePieceTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of the ids; special tokens are left out."""
-        special = (self.bos_id, self.eos_id, self.pad_id, self.mask_id)
+        unknown = self._processor.unk_id()  # SentencePiece would write it as " \u2047 "
+        special = (self.bos_id, self.eos_id, self.pad_id, self.mask_id, unknown)
         text = self._processor.decode([int(i) for i in ids if i not in special])
         return re.sub("\ue000[01]", lambda match: _UNESCAPES[match[0]], text)
 
@@ -124,7 +125,13 @@ class JsonTokenizer:
                 "install it with pip install 'dlm_jax[hf]'"
             ) from error
         self._text = text
-        self._tokenizer = tokenizers.Tokenizer.from_str(text)
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_str(text)
+        except Exception as error:  # the package raises bare Exception
+            raise ValueError(f"tokenizer.json is not valid: {error}") from error
+        # A file may ask to cut and pad every text; rows are cut and padded here.
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
         self._size = self._tokenizer.get_vocab_size(with_added_tokens=True)
         # Special tokens keep their ids but lose their spelling: a text never turns into them.
         self._tokenizer.encode_special_tokens = True
@@ -234,13 +241,19 @@ def load_tokenizer(directory: Path) -> Tokenizer:
     """
     if not (directory / _FILE).is_file():
         raise ValueError(f"{directory} holds no tokenizer ({_FILE} is missing)")
-    kind = json.loads((directory / _FILE).read_text(encoding="utf-8")).get("kind")
-    if kind == "bytes":
-        return ByteTokenizer()
-    if kind == "sentencepiece":
-        return SentencePieceTokenizer((directory / _MODEL).read_bytes())
-    if kind == "json":
-        return JsonTokenizer((directory / _JSON).read_text(encoding="utf-8"))
+    try:
+        kind = json.loads((directory / _FILE).read_text(encoding="utf-8"))["kind"]
+        if kind == "bytes":
+            return ByteTokenizer()
+        if kind == "sentencepiece":
+            return SentencePieceTokenizer((directory / _MODEL).read_bytes())
+        if kind == "json":
+            return JsonTokenizer((directory / _JSON).read_text(encoding="utf-8"))
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise ValueError(
+            f"the tokenizer in {directory} is damaged ({error}); restore the folder from a copy: "
+            "a new tokenizer would not fit the checkpoints"
+        ) from error
     raise ValueError(f"{directory / _FILE} names an unknown kind {kind!r}")
 
 

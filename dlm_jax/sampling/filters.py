@@ -46,8 +46,8 @@ def check_filters(filters: Filters) -> None:
       ValueError: naming the field, its value and what is allowed.
     """
     allowed = {
-        "temperature": ("at least 0", lambda x: np.isfinite(x) & (x >= 0)),
-        "top_k": ("at least 0 (0 keeps all)", lambda x: x >= 0),
+        "temperature": ("a finite number of at least 0", lambda x: np.isfinite(x) & (x >= 0)),
+        "top_k": ("in [0, 2**31), where 0 keeps all", lambda x: (x >= 0) & (x < 2**31)),
         "top_p": ("in (0, 1]", lambda x: (x > 0) & (x <= 1)),
         "min_p": ("in [0, 1]", lambda x: (x >= 0) & (x <= 1)),
     }

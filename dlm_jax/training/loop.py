@@ -105,10 +105,12 @@ def train(
 
     def save(step: int, bound: Bound | None) -> None:
         nonlocal saved
+        metrics = {} if bound is None else {BEST_METRIC: bound.nats_per_token}
         if saved != step:
-            metrics = None if bound is None else {BEST_METRIC: bound.nats_per_token}
             store.save(step, state, data=batches.state(), meta=meta, metrics=metrics)
             saved = step
+        elif metrics:  # the last steps were saved by an attempt that did not come to score them
+            store.set_metrics(step, metrics)
 
     def validate(step: int, whole: bool) -> Bound | None:
         bound = evaluate(state.params if state.ema is None else state.ema, whole)

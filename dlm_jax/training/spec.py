@@ -3,6 +3,8 @@
 import dataclasses
 
 from dlm_jax.sampling import ORDERS
+from dlm_jax.sampling import Filters
+from dlm_jax.sampling import check_filters
 
 
 def _check(spec: object, rules: dict[str, tuple[bool, str]]) -> None:
@@ -114,3 +116,8 @@ class SamplingSpec:
                 "length": (self.length >= 1, "at least 1"),
             },
         )
+        _check(
+            self,
+            {"steps": (self.steps <= self.length, f"at most sampling.length={self.length}")},
+        )
+        check_filters(Filters(self.temperature, self.top_k, self.top_p, self.min_p))
