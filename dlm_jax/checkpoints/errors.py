@@ -1,7 +1,9 @@
 """What a user is told when orbax fails, and what is kept off the terminal meanwhile."""
 
 import logging
+import sys
 from collections.abc import Callable
+from types import TracebackType
 from typing import TypeVar
 
 import orbax.checkpoint as ocp
@@ -27,6 +29,8 @@ class Quiet(logging.Filter):
     def __init__(self) -> None:
         super().__init__()
         logging.getLogger("absl").addFilter(self)
+        self._excepthook = sys.excepthook
+        sys.excepthook = self._hook
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether a record passes."""
@@ -35,12 +39,25 @@ class Quiet(logging.Filter):
     def remove(self) -> None:
         """Let orbax speak again."""
         logging.getLogger("absl").removeFilter(self)
+        if sys.excepthook == self._hook:
+            sys.excepthook = self._excepthook
+
+    def _hook(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        """Drop what tensorstore's threads print for each array they still had after a failure."""
+        if str(error) != "Event loop is closed" or "asyncio" not in _file_of(trace):
+            self._excepthook(kind, error, trace)
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, *_: object) -> None:
         self.remove()
+
+
+def _file_of(trace: TracebackType | None) -> str:
+    return "" if trace is None else trace.tb_frame.f_code.co_filename
 
 
 def explained(action: Callable[[], T], explain: Callable[[str], str]) -> T:

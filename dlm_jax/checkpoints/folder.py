@@ -5,6 +5,7 @@ import json
 import logging
 import math
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,27 @@ def make(directory: Path) -> None:
         raise CheckpointError(
             f"{directory} cannot be written ({error.strerror}); choose a folder you own"
         ) from error
+
+
+def check_space(directory: Path, step: int, size: int) -> None:
+    """Refuse to begin what the disk cannot hold; half of it would only fill the disk.
+
+    Args:
+      directory: of the checkpoints.
+      step: number of the checkpoint.
+      size: bytes of its arrays.
+
+    Raises:
+      CheckpointError: naming both sizes.
+    """
+    free = shutil.disk_usage(directory).free
+    if free < size:
+        steps = complete_steps(directory)
+        older = f"checkpoint {steps[-1]} is still usable" if steps else "none is usable yet"
+        raise CheckpointError(
+            f"step {step} needs {size / 1e6:,.1f} MB and the disk of {directory} has "
+            f"{free / 1e6:,.1f} MB left; {older}. Free disk space and start again from there"
+        )
 
 
 def set_incomplete_aside(directory: Path) -> None:

@@ -131,6 +131,7 @@ class CheckpointStore:
                 f"saved steps {self.steps()}; restore the newest first, or choose another folder"
             )
         saved = leaves.writable(state)
+        folder.check_space(self._directory, step, sum(leaf.nbytes for leaf in saved.values()))
         folder.check_json("data", data)
         folder.check_json("meta", meta)
         values = {name: float(value) for name, value in (metrics or {}).items()}

@@ -26,7 +26,8 @@ class _Parser(argparse.ArgumentParser):
     def unknown(self, arguments: Sequence[str]) -> None:
         flags = [flag for action in self._actions for flag in action.option_strings]
         given = arguments[0].partition("=")[0]
-        close = difflib.get_close_matches(given, flags, n=1)
+        close = [flag for flag in flags if flag.startswith(given)]
+        close = close or difflib.get_close_matches(given, flags, n=1)
         advice = f"; did you mean {close[0]}?" if close else ""
         self.error(f"unknown argument {_shortened(arguments[0])}{advice}")
 

@@ -38,7 +38,10 @@ def load_config(path: str) -> ml_collections.ConfigDict:
             f"get_config() of {path} must return an ml_collections.ConfigDict, "
             f"got {type(config).__name__}"
         )
-    return with_defaults(config)
+    try:
+        return with_defaults(config)
+    except ValueError as error:
+        raise ValueError(f"--config={path}: {error}") from error
 
 
 def default_config() -> ml_collections.ConfigDict:

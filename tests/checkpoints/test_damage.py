@@ -178,3 +178,28 @@ def test_deleted_array_is_refused_before_writing(tmp_path):
         assert list(tmp_path.iterdir()) == []
         put(store, 1, wait=True)
         assert store.steps() == [1]
+
+
+def test_save_that_the_disk_cannot_hold_is_refused_before_it_begins(saved, monkeypatch):
+    # Kills: half a checkpoint that fills the disk, and an error without the two sizes.
+    usage = shutil.disk_usage(saved)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=5))
+    with CheckpointStore(saved) as store:
+        with pytest.raises(CheckpointError, match=r"step 3 needs .* MB .* has 0\.0 MB left; check"):
+            put(store, 3, wait=True)
+        assert store.latest() == 2
+        assert not list(saved.glob("3*"))
+        monkeypatch.undo()
+        put(store, 3, wait=True)
+        assert store.latest() == 3
+
+
+def test_metrics_can_be_given_to_a_checkpoint_later(saved):
+    # Kills: metrics that live in memory only, or that break the seal.
+    with CheckpointStore(saved, best_metric="loss") as store:
+        store.set_metrics(1, {"loss": 0.5})
+        with pytest.raises(CheckpointError, match="no complete checkpoint of step 9"):
+            store.set_metrics(9, {"loss": 0.1})
+    with CheckpointStore(saved, best_metric="loss") as store:
+        assert store.best() == 1
+        assert store.restore(STATE, 1).step == 1

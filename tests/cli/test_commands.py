@@ -113,6 +113,12 @@ def test_help_lists_every_flag(command, capfd, config):
         ("--config.sampling.order=best", "order=best must be one of ancestral"),
         ("--config.training.batch_size=10000", "fewer than batch_size=10000"),
         ("--config.data.path=/no/such/file.txt", "does not exist"),
+        ("--config.data.path=", "data.path is empty"),
+        ("--config.seed=-1", r"seed=-1 must lie in \[0, 2\*\*32\)"),
+        ("--config.seed=99999999999999999999", "must lie in"),
+        ("--config.sampling.top_p=1.5", r"config.sampling: top_p=1.5 must be in \(0, 1\]"),
+        ("--config.sampling.steps=99", "steps=99 must be at most sampling.length=24"),
+        ("--config.sampling.length=65", "longer than model.max_length=64"),
     ],
 )
 def test_config_mistakes_are_named(override, message, config, tmp_path, capfd):
@@ -125,7 +131,15 @@ def test_config_mistakes_are_named(override, message, config, tmp_path, capfd):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--temperature=-1"], "temperature=-1.0 must be at least 0"),
+        (["--temperature=-1"], "temperature=-1.0 must be a finite number of at least 0"),
+        (["--temperature=inf"], "temperature=inf must be a finite number"),
+        (["--top_k=99999999999999999999"], r"must be in \[0, 2\*\*31\)"),
+        (["--seed=-1"], r"--seed=-1 must lie in \[0, 2\*\*32\)"),
+        (["--length=0"], "--length=0 and --num=1 must be at least 1"),
+        (["--prompt=a\udcffb"], "--prompt holds bytes that are not valid UTF-8 at character 1"),
+        (["--checkpoint=\u00b2"], "must be latest, best or a step number"),
+        (["--temp=1"], "unknown argument --temp=1; did you mean --temperature"),
+        (["--seed=x"], r"^dlm sample: error: argument --seed: invalid int value: 'x' \(see"),
         (["--steps=0"], "steps=0 must be between 1 and the 24 positions"),
         (["--steps=25"], "steps=25 must be between 1 and the 24 positions"),
         (["--prompt=aaaaaaaaaaaaaaa", "--suffix=bbbbbbbbbbb"], "leave no position to fill"),
@@ -141,6 +155,94 @@ def test_config_mistakes_are_named(override, message, config, tmp_path, capfd):
 )
 def test_sample_mistakes_are_named(flags, message, run, capfd):
     assert re.search(message, fails(capfd, "sample", f"--workdir={run}", *flags))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def get_config(:", "line 1: invalid syntax"),
+        ("import nosuchthing", "line 1: ModuleNotFoundError: No module named 'nosuchthing'"),
+        ("def get_config():\n    return 1 / 0", "line 2: ZeroDivisionError"),
+        ("import sys\nsys.exit(3)", "line 2: SystemExit"),
+        ("x = 1", r"defines no get_config\(\)"),
+        ("def get_config():\n    return {}", "must return an ml_collections.ConfigDict, got dict"),
+        (
+            "from ml_collections import ConfigDict\ndef get_config():\n"
+            "    return ConfigDict({'data': 3})",
+            "config.data must be a group of keys, got 3",
+        ),
+    ],
+)
+def test_broken_config_files_are_named_with_their_line(text, message, tmp_path, capfd):
+    (tmp_path / "broken.py").write_text(text)
+    for flags in ([f"--workdir={tmp_path / 'run'}"], ["--help"]):
+        error = fails(capfd, "train", f"--config={tmp_path / 'broken.py'}", *flags)
+        assert re.search(message, error), error
+        assert f"{tmp_path / 'broken.py'}" in error
+
+
+def test_help_works_with_a_separate_value_and_outside_a_checkout(
+    config, tmp_path, capfd, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "--config", str(config), "--help"]) == 0
+    assert "--config.optimizer.learning_rate=0.01" in capfd.readouterr().out
+    assert main(["train", "--help"]) == 0
+    assert "--config.training.keep=2" in capfd.readouterr().out
+    assert "no such Python file" in fails(capfd, "train", "--config=missing.py", "--help")
+
+
+def test_text_is_printed_as_it_is(run, capfd):
+    """Kills a terminal library between the text and the reader: ':smile:', tabs, long lines."""
+    for prompt in (":smile: [bold]", "a\tb", "w" * 60):
+        flags = [f"--prompt={prompt}", "--length=64", "--temperature=0"]
+        assert main(["sample", f"--workdir={run}", *flags]) == 0
+        assert capfd.readouterr().out.startswith(prompt)
+
+
+def test_default_steps_give_way_to_a_short_canvas(run, capfd):
+    assert main(["sample", f"--workdir={run}", "--length=3"]) == 0
+
+
+def test_eval_says_when_the_text_is_not_that_of_the_run(run, tmp_path, capfd, corpus):
+    import shutil
+
+    copy = shutil.copytree(run, tmp_path / "run")
+    assert main(["eval", f"--workdir={copy}"]) == 0
+    assert "warning" not in capfd.readouterr().out
+    changed = tmp_path / "text.txt"
+    changed.write_text(corpus.read_text() + "the dog sat on the barn.\n" * 20)
+    values = json.loads((copy / "config.json").read_text())
+    values["data"]["path"] = str(changed)
+    (copy / "config.json").write_text(json.dumps(values))
+    assert main(["eval", f"--workdir={copy}"]) == 0
+    assert "validation split is not the one of the training run" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("config.json", "{"),
+        ("tokenizer/tokenizer_kind.json", "[]"),
+        ("tokenizer/tokenizer_kind.json", "\ufeff"),
+    ],
+)
+def test_damaged_run_files_are_named(name, text, run, tmp_path, capfd):
+    import shutil
+
+    copy = shutil.copytree(run, tmp_path / "run")
+    (copy / name).write_text(text)
+    error = fails(capfd, "sample", f"--workdir={copy}")
+    assert "damaged" in error and str(copy / name).rpartition("/")[0] in error
+
+
+def test_interrupt_is_no_traceback(run, capfd, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dlm_jax.cli.sample.open_run", interrupt)
+    assert main(["sample", f"--workdir={run}"]) == 130
+    assert capfd.readouterr().err == "dlm: interrupted\n"
 
 
 def test_folders_that_cannot_be_used_are_named(config, tmp_path, capfd):
