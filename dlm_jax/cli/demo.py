@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from dlm_jax.cli.evaluate import report
+from dlm_jax.cli.evaluate import warn_of_other_data
 from dlm_jax.cli.run import Run
 from dlm_jax.cli.run import open_run
 from dlm_jax.cli.sample import make_sampler
@@ -44,6 +45,7 @@ def run_demo(
 
     console.rule("2. score", align="left")
     prepared = prepare(run.experiment.data, run.path)
+    warn_of_other_data(run.path, prepared, console)
     validation = Validation(
         run.model, run.process, prepared, run.experiment.evaluation, jax.random.key(0)
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 import jax
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from dlm_jax.cli.run import Run
 from dlm_jax.cli.run import open_run
@@ -47,20 +48,19 @@ def run_evaluation(arguments: argparse.Namespace, console: Console) -> int:
 
 def warn_of_other_data(path: Path, prepared: Prepared, console: Console) -> None:
     """Say so when the text has changed since the run was trained: a new split may hold old text."""
+    now = prepared.validation.fingerprint
     try:
-        recorded = json.loads((path / DATA).read_text(encoding="utf-8"))["validation_fingerprint"]
+        then = json.loads((path / DATA).read_text(encoding="utf-8"))["validation_fingerprint"]
     except (OSError, ValueError, KeyError, TypeError):
-        recorded = "not recorded"
-    if recorded != prepared.validation.fingerprint:
-        console.print(
-            f"warning: the validation split is not the one of the training run (fingerprint "
-            f"{prepared.validation.fingerprint}, was {recorded}), so the model may have been "
-            "trained on some of this text",
-            style="bold yellow",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
+        warning = f"{path / DATA} is missing or damaged, so the text may not be that of the run"
+    else:
+        if now == then:
+            return
+        warning = (
+            f"the validation split is not the one of the training run (fingerprint {now}, was "
+            f"{then}), so the model may have been trained on some of this text"
         )
+    console.print(Text(f"warning: {warning}", style="bold yellow"), soft_wrap=True)
 
 
 def figures(prepared: Prepared, bound: Bound) -> dict[str, float | int | str]:

@@ -136,7 +136,8 @@ def _train(
             share = mfu(tokens_per_second, flops, jax.devices()[0].device_kind, jax.device_count())
             return {} if share is None else {"mfu": share}
 
-        work.commit()
+        if not stop.requested:  # a restart that is called off brings the old run back
+            work.commit()
         outcome = train(
             state,
             train_step,

@@ -217,6 +217,9 @@ def test_eval_says_when_the_text_is_not_that_of_the_run(run, tmp_path, capfd, co
     (copy / "config.json").write_text(json.dumps(values))
     assert main(["eval", f"--workdir={copy}"]) == 0
     assert "validation split is not the one of the training run" in capfd.readouterr().out
+    (copy / "data.json").unlink()
+    assert main(["eval", f"--workdir={copy}"]) == 0
+    assert "data.json is missing or damaged" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,25 @@ def test_restart_that_fails_brings_the_old_run_back(finished, config, mistake, c
     assert "is finished at step 5" in capfd.readouterr().out
 
 
+def test_restart_called_off_before_its_first_step_brings_the_old_run_back(
+    finished, config, monkeypatch
+):
+    """Kills a commit that does not ask whether a signal came during the preparation."""
+    from dlm_jax.cli import train as command
+
+    before = contents(finished)
+    prepare = command.prepare
+
+    def stopped(*arguments):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return prepare(*arguments)
+
+    monkeypatch.setattr(command, "prepare", stopped)
+    train = ["train", f"--config={config}", f"--workdir={finished}", *SHORT]
+    assert main([*train, "--restart"]) == 143
+    assert contents(finished) == before
+
+
 @pytest.mark.parametrize("moved", [1, len(folder._RUN) - 1, len(folder._RUN), "restoring"])
 def test_restart_that_is_killed_brings_the_old_run_back(finished, config, moved, monkeypatch):
     """Killed after some, all but the config, all, and again while coming back."""
