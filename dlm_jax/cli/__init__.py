@@ -152,30 +152,34 @@ def _dispatch(arguments: argparse.Namespace, overrides: list[str]) -> int:
     return run_evaluation(arguments, console)
 
 
+def _run(given: Sequence[str]) -> int:
+    from dlm_jax.cli.overrides import split_overrides
+
+    parser, commands = _parser()
+    if given[:1] in (["train"], ["demo"]) and {"-h", "--help"} & set(given):
+        _print_help(commands[given[0]], given)
+        return 0
+    others, overrides = split_overrides(given)
+    arguments, unknown = parser.parse_known_args(others)
+    command = commands[arguments.command]
+    if unknown:
+        command.unknown(unknown)
+    if overrides and arguments.command not in ("train", "demo"):
+        command.error(f"--config.{overrides[0]}: {arguments.command} reads the run's own config")
+    return _dispatch(arguments, overrides)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of ``dlm``; returns the exit code.
 
     A mistake of the user is one line on standard error and code 2; set ``DLM_TRACEBACK=1`` for the
     whole traceback.
     """
-    from dlm_jax.cli.overrides import split_overrides
-
     given = list(sys.argv[1:] if argv is None else argv)
-    parser, commands = _parser()
     try:
-        if given[:1] in (["train"], ["demo"]) and {"-h", "--help"} & set(given):
-            _print_help(commands[given[0]], given)
-            return 0
-        others, overrides = split_overrides(given)
-        arguments, unknown = parser.parse_known_args(others)
-        command = commands[arguments.command]
-        if unknown:
-            command.unknown(unknown)
-        if overrides and arguments.command not in ("train", "demo"):
-            command.error(
-                f"--config.{overrides[0]}: {arguments.command} reads the run's own config"
-            )
-        return _dispatch(arguments, overrides)
+        code = _run(given)
+        sys.stdout.flush()  # a reader that has left is noticed here, not while Python exits
+        return code
     except KeyboardInterrupt:
         print("dlm: interrupted", file=sys.stderr)
         return 130

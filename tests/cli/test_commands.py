@@ -3,6 +3,8 @@
 import json
 import math
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -246,6 +248,19 @@ def test_interrupt_is_no_traceback(run, capfd, monkeypatch):
     monkeypatch.setattr("dlm_jax.cli.sample.open_run", interrupt)
     assert main(["sample", f"--workdir={run}"]) == 130
     assert capfd.readouterr().err == "dlm: interrupted\n"
+
+
+@pytest.mark.parametrize("arguments", [["train", "--help"], ["sample", "--workdir={run}"]])
+def test_a_reader_that_leaves_early_is_no_error(arguments, run):
+    with subprocess.Popen(
+        [sys.executable, "-m", "dlm_jax", *(each.format(run=run) for each in arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as command:
+        assert command.stdout is not None and command.stderr is not None
+        command.stdout.close()
+        assert command.stderr.read() == b""
+        assert command.wait() == 141
 
 
 def test_folders_that_cannot_be_used_are_named(config, tmp_path, capfd):

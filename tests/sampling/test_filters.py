@@ -84,9 +84,9 @@ def test_zero_temperature_is_greedy_with_ties_to_the_lowest_id_in_its_row_alone(
 @pytest.mark.parametrize(
     ("filters", "message"),
     [
-        (Filters(temperature=-0.1), "temperature=-0.1 must be at least 0"),
-        (Filters(temperature=float("nan")), "temperature=nan must be at least 0"),
-        (Filters(top_k=-1), "top_k=-1 must be at least 0"),
+        (Filters(temperature=-0.1), "temperature=-0.1 must be a finite number of at least 0"),
+        (Filters(temperature=float("nan")), "temperature=nan must be a finite number"),
+        (Filters(top_k=-1), r"top_k=-1 must be in \[0, 2\*\*31\)"),
         (Filters(top_p=0.0), r"top_p=0.0 must be in \(0, 1\]"),
         (Filters(min_p=1.5), r"min_p=1.5 must be in \[0, 1\]"),
     ],
